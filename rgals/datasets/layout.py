@@ -24,7 +24,9 @@ from rgals.datasets.interactions import is_number
 from rgals.runtime.errors import FileFormatError, ParameterError
 
 _SNIFF_BYTES = 1 << 20
-_MAX_LINE = _SNIFF_BYTES // 2
+_MAX_LINE = _SNIFF_BYTES // 2  # characters of a table
+# Of a file with a record a line: lists of items can be long, mysqldump writes statements of up to 16 MiB.
+LONGEST = 1 << 26
 Place = Path | zipfile.Path  # of a file, which may lie in an archive
 DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
 END = "\udc01"  # a row of its own behind the last one, unless a quote is open
@@ -70,23 +72,28 @@ def shown(text: str) -> str:
 
 
 @contextmanager
-def open_lines(path: Place, encoding: str) -> Iterator[Iterator[str]]:
+def open_lines(path: Place, encoding: str, most: int = _MAX_LINE, **how: Any) -> Iterator[Iterator[str]]:
     """The lines of a text file; they are bounded, so that one without line ends cannot fill the memory."""
     with open_bytes(path) as raw:
-        file = io.TextIOWrapper(raw, encoding=encoding, newline="")  # type: ignore[type-var]
+        file = io.TextIOWrapper(raw, encoding, **{"newline": "", **how})  # type: ignore[type-var]
 
         def lines() -> Iterator[str]:
-            for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), ""), 1):
-                if len(line) == _MAX_LINE and line[-1] not in "\r\n":
-                    raise _too_long(path, number, line)
+            for number, line in enumerate(iter(partial(file.readline, most), ""), 1):
+                if len(line) == most and line[-1] not in "\r\n":
+                    raise _too_long(path, number, line, most)
                 yield line
 
         yield lines()
 
 
-def _too_long(path: Place, number: int, line: str) -> FileFormatError:
-    advice = f"this is no table of interactions: {shown(line)}"
-    return FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; {advice}")
+def bad(path: Place, number: int, problem: str, text: str) -> FileFormatError:
+    """The error for a line or a row that breaks a rule."""
+    return FileFormatError(f"{path}, line {number}: {problem}: {shown(text)}")
+
+
+def _too_long(path: Place, number: int, line: str, most: int = _MAX_LINE) -> FileFormatError:
+    problem = f"the line is longer than {most} characters; this is no table of interactions"
+    return bad(path, number, problem, line)
 
 
 def cut(lines: Iterable[str], delimiter: str) -> Any:
@@ -113,7 +120,7 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
         problem = f"{error}; is a quote opened and never closed?"
         raise FileFormatError(f"{layout.path}, line {before + 1}: {problem}") from error
     except UnicodeError as error:
-        raise _undecodable(layout.path, layout.encoding, error) from error
+        raise undecodable(layout.path, layout.encoding, error) from error
 
 
 def check(layout: Layout) -> None:
@@ -132,7 +139,7 @@ def check(layout: Layout) -> None:
 
 def complain(layout: Layout, number: int, row: list[str], problem: str) -> FileFormatError:
     """The error for a row that breaks a rule."""
-    return FileFormatError(f"{layout.path}, line {number}: {problem}: {shown(layout.delimiter.join(row))}")
+    return bad(layout.path, number, problem, layout.delimiter.join(row))
 
 
 def locate(layout: Layout, k: int, first: int = 0) -> str:
@@ -141,20 +148,18 @@ def locate(layout: Layout, k: int, first: int = 0) -> str:
     return f"{layout.path}, line {number} ({shown(layout.delimiter.join(row))})"
 
 
-def _undecodable(path: Place, encoding: str, error: UnicodeError) -> FileFormatError:
+def undecodable(path: Place, encoding: str, error: UnicodeError) -> FileFormatError:
     """The error for bytes that are no text in ``encoding``, naming the first such line."""
     plain = encoding.removesuffix("-sig")
     if isinstance(error, UnicodeDecodeError):
         with open_bytes(path) as raw:
-            for number, line in enumerate(iter(partial(raw.readline, _MAX_LINE), b""), 1):
+            for number, line in enumerate(iter(partial(raw.readline, LONGEST), b""), 1):
                 try:
                     line.decode(encoding)
                 except UnicodeDecodeError as here:
-                    return FileFormatError(
-                        f"{path}, line {number}: byte 0x{line[here.start]:02x} is not {plain}; give the "
-                        "right encoding, for example encoding='latin-1': "
-                        f"{shown(line.decode('ascii', 'backslashreplace'))}"
-                    )
+                    advice = "give the right encoding, for example encoding='latin-1'"
+                    problem = f"byte 0x{line[here.start]:02x} is not {plain}; {advice}"
+                    return bad(path, number, problem, line.decode("ascii", "backslashreplace"))
     return FileFormatError(f"{path}: this is not {plain} text ({error}); give the right encoding")
 
 
@@ -183,7 +188,7 @@ def sample(path: Place, encoding: str) -> list[str]:
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(start, final=not more)
     except UnicodeDecodeError as error:
-        raise _undecodable(path, encoding, error) from error
+        raise undecodable(path, encoding, error) from error
     lines = io.StringIO(text.removeprefix("\ufeff"), newline=None).read().split("\n")
     # The last line is cut off by the sample; if that is longer than any may be, this is no table.
     if more and len(lines[-1]) > _MAX_LINE:
@@ -211,8 +216,7 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
     best = max(_DELIMITERS, key=n_alike)  # the first of those that cut most lines alike
     if n_alike(best) == 0:
         tried = "tab, comma, semicolon, '|', space or '::'"
-        problem = f"no delimiter found ({tried}); give delimiter=...: {shown(lines[0])}"
-        raise FileFormatError(f"{path}, line 1: {problem}")
+        raise bad(path, 1, f"no delimiter found ({tried}); give delimiter=...", lines[0])
     return best
 
 

@@ -1,8 +1,8 @@
 """Text files that are no tables: a record (a JSON object) a line, and a user with a list of items a line."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import numpy as np
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import Coded, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number
-from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
+from rgals.datasets.layout import LONGEST, bad, known_encoding, open_lines, sample, undecodable
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
-# Bytes. Lists of items can be long; mysqldump writes statements of up to 16 MiB, each on its line.
-_MAX_LINE = 1 << 26
 _PAIRS = 1 << 12  # of a batch
+_WHOLE = re.compile(r"[0-9]+").fullmatch
 _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
 _NUMBERS = {"value", "split"}
@@ -27,27 +26,21 @@ Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of a
 Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
 
 
-def numbered(path: Path, progress: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of a file that may be packed, with a bar if there is to be progress."""
+def numbered(
+    path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a file that may be packed, without blank ones; with a bar if there is to be progress."""
     bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
-    with open_bytes(path) as file, bar:
-        for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
-            if len(line) == _MAX_LINE:
-                raise FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} bytes")
-            yield number, line
-            if number % 10_000 == 0:
-                bar.update(10_000)
-
-
-def _texts(path: Path, encoding: str, progress: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank."""
-    for number, line in numbered(path, progress):
-        try:
-            text = line.decode(encoding).strip("\ufeff\r\n\t ")
-        except UnicodeDecodeError as error:
-            raise FileFormatError(f"{path}, line {number}: {error}; give the right encoding") from error
-        if text:
-            yield number, text
+    encoding = known_encoding(encoding)
+    try:
+        with open_lines(path, encoding, LONGEST, errors=errors, newline="\n") as lines, bar:
+            for number, line in enumerate(lines, 1):
+                if text := line.strip("\ufeff\r\n\t "):
+                    yield number, text
+                if number % 10_000 == 0:
+                    bar.update(10_000)
+    except UnicodeError as error:
+        raise undecodable(path, encoding, error) from error
 
 
 def line_batches(lines: Iterator[Pair]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
@@ -83,12 +76,6 @@ def gathered(
     return Columns(*user, *item, raw.get("value"), raw.get("timestamp"), split, where)
 
 
-def bad(path: Path, number: int, problem: str, line: str | bytes) -> FileFormatError:
-    """The error for a line that cannot be understood."""
-    text = line if isinstance(line, str) else line.decode("utf-8", "backslashreplace").strip()
-    return FileFormatError(f"{path}, line {number}: {problem}: {shown(text)}")
-
-
 def records(
     path: Path,
     keys_of: Callable[[list[str]], dict[str, str]],
@@ -100,7 +87,7 @@ def records(
 ) -> Iterator[Pair]:
     """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the first one."""
     keys: dict[str, str] = {}
-    for number, line in _texts(path, encoding, progress):
+    for number, line in numbered(path, encoding, progress):
         try:
             record = parse(line)
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
@@ -128,13 +115,20 @@ def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8"
     if form == "jsonl":  # the keys of the first are the names of the columns
         yield from records(path, keys_of, encoding=encoding)
         return
-    for number, line in _texts(path, encoding):
+    yield from lists(path, encoding)
+
+
+def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bool = False) -> Iterator[Pair]:
+    """The pairs of a file with a user and its items a line; ``whole``: all must be integers from 0."""
+    for number, line in numbered(path, encoding, progress):
         user, *items = line.split()
+        if whole and not all(map(_WHOLE, line.split())):
+            raise bad(path, number, "expected a user and items, all of them integers from 0", line)
         yield from ((number, {"user": user, "item": item}) for item in items)
 
 
 def is_lists(path: Path, encoding: str) -> bool:
     """Whether every line is a user and its items: different integers first, lines of different lengths."""
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
-    whole = all(field.isascii() and field.isdigit() for row in rows for field in row)
+    whole = all(_WHOLE(field) for row in rows for field in row)
     return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1

@@ -493,7 +493,7 @@ FAULTS = {
     "json NaN": ("json", LINE.replace("5", "NaN"), r"line 1: the value is NaN"),
     "json deep": ("json", "[" * 100_000 + "\n", r"line 1: this is no JSON object"),
     "json empty": ("json", "\n", "holds no interactions"),
-    "json latin": ("json", LINE.replace('"b"', '"\udce9"'), r"line 1: 'utf-8' codec can't decode byte 0xe9"),
+    "json latin": ("json", LINE.replace('"b"', '"\udce9"'), r"line 1: byte 0xe9 is not utf-8"),
     "code": ("literal", "__import__('os').abort()\n", r"line 1: this is no Python dictionary \(V"),
     "code inside": ("literal", "{'username': open('/etc/passwd')}\n", r"line 1: this is no Python dict"),
     "nested": ("literal", "(" * 10_000 + "\n", r"line 1: this is no Python dictionary"),
