@@ -43,8 +43,11 @@ _CHUNK = 1 << 21  # interactions that are dealt out together
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
 _BUCKETS = 30_000  # half as many as a number of 16 bits can count
+_ROW = np.dtype([("user", np.int32), ("item", np.int32), ("value", np.float64)])  # codes
+_SPILLED = "spilled"  # the name of the file with all rows
 _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
 MERGES = ("sum", "max", "error")
+Sides = tuple[Numbering, Numbering]
 
 
 class _Options(NamedTuple):
@@ -135,9 +138,9 @@ def convert(
         raise InputError(f"{out} exists; give another name, or remove it first")
     files = files_of(sources)
     with _folder(target) as folder:
-        spilled = _spill(files, folder, room, options)
+        sides, n, valued = _spill(files, folder, room, options)
         writer = Writer(folder)
-        shape, nnz = _write(writer, spilled, room, options)
+        shape, nnz = _write(writer, sides, n, valued, room, options)
         writer.describe(shape, nnz)
     return open_matrix(out)
 
@@ -182,65 +185,38 @@ def _folder(target: Path) -> Iterator[Path]:
 # ---------------------------------------------------------------------------------------- what is read
 
 
-class _Spilled(NamedTuple):
-    """Codes of users and items in files of int32, values in one of float64, if there are any."""
-
-    folder: Path
-    users: Numbering
-    items: Numbering
-    n: int
-    valued: bool
-
-
-def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> _Spilled:
+def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tuple[Sides, int, bool]:
+    """All rows into one file; the ids that it numbers, how many rows there are, and whether with values."""
     users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
-    n, valued, negatives = 0, False, options.threshold is not None
-    total = sum(map(os.path.getsize, files))
+    n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
-    before = 0
-    with bar, ThreadPoolExecutor(1) as other:
+    with bar, ThreadPoolExecutor(1) as other, open(folder / _SPILLED, "wb") as file:
         for path in files:
             batches = read(path, options.wanted, options.text)
             for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
                 if batch is None:
                     break
-                check_values(batch.value, batch.where, negatives)
+                check_values(batch.value, batch.where, options.threshold is not None)
                 beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
-                codes = users.codes(batch.user), beside.result()
+                part = np.empty(len(batch.user), _ROW)
+                part["user"], part["item"] = users.codes(batch.user), beside.result()
+                part["value"] = (
+                    1 if batch.value is None else batch.value
+                )  # rows of files without values count 1
                 users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
-                if batch.value is not None and not valued:
-                    valued = True
-                    for start in range(0, n, _CHUNK):  # rows of files without values count 1
-                        _append(folder / "values", np.ones(min(_CHUNK, n - start)))
-                _append(folder / "users", codes[0])
-                _append(folder / "items", codes[1])
-                if valued:
-                    value = np.ones(len(codes[0])) if batch.value is None else batch.value
-                    _append(folder / "values", value.astype(np.float64))
-                n += len(codes[0])
+                valued |= batch.value is not None
+                file.write(part.view(np.uint8).data)
+                n += len(part)
                 bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
             bar.update(max(before - bar.n, 0))
     if not n:
         raise InputError(f"{files[0]}{' and others hold' if files[1:] else ' holds'} no rows")
-    return _Spilled(folder, users, items, n, valued)
+    return (users, items), n, valued
 
 
 # ------------------------------------------------------------------------------------------- buckets
-
-
-def _append(path: Path, numbers: np.ndarray) -> None:
-    """Spill to a file, which is open no longer than that: there may be more than a process may open."""
-    with open(path, "ab") as file:
-        file.write(np.ascontiguousarray(numbers).data)
-
-
-def _taken(path: Path, dtype: Any) -> np.ndarray:
-    """All numbers of a file, which is removed; none where nothing was added."""
-    numbers = np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
-    path.unlink(missing_ok=True)
-    return numbers
 
 
 def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
@@ -250,10 +226,11 @@ def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
 
 
 class _Buckets:
-    """Interactions by consecutive rows, a file each: keys, and values if there are any."""
+    """Interactions by consecutive rows, a file each: keys, and values if these have a type."""
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.folder, self.n_cols, self.dtype = folder, n_cols, dtype
+        self.folder, self.n_cols = folder, n_cols
+        self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
         most = max(room // 2 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
         cuts = [0]
@@ -265,63 +242,74 @@ class _Buckets:
 
     def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
         """Deal interactions out."""
-        keys = rows * np.int64(self.n_cols) + cols
-        bucket = self._of_row[rows]
+        part, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
+        part["key"] = rows * np.int64(self.n_cols) + cols
+        if values is not None:
+            part["value"] = values
         if len(self.cuts) > 2:
-            order = np.argsort(bucket, kind="stable")
-            keys, values = keys[order], None if values is None else values[order]
+            part = part.take(np.argsort(bucket, kind="stable"))
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
         for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
             if stop > start:
-                _append(self.folder / f"keys{k}", keys[start:stop])
-                if values is not None:
-                    _append(self.folder / f"values{k}", values[start:stop])
+                # Open no longer than that: there may be more than a process may open.
+                with open(self.folder / f"bucket{k}", "ab") as file:
+                    file.write(part[start:stop].view(np.uint8).data)
 
-    def sorted(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
-        """First row, row behind the last, keys in order and their values, as they came, of every bucket."""
+    def sorted(self) -> Iterator[np.ndarray]:
+        """What is in a bucket after the other, by keys; equal ones as they came."""
 
-        def take(k: int) -> tuple[int, int, np.ndarray, np.ndarray | None]:
-            keys, values = _taken(self.folder / f"keys{k}", np.int64), None
-            if self.dtype is None:
-                keys.sort()
-            else:
-                order = np.argsort(keys, kind="stable")
-                keys, values = keys[order], _taken(self.folder / f"values{k}", self.dtype)[order]
-            return self.cuts[k], self.cuts[k + 1], keys, values
+        def take(k: int) -> np.ndarray:
+            path = self.folder / f"bucket{k}"
+            part = np.fromfile(path, self.kind) if path.exists() else np.empty(0, self.kind)
+            path.unlink(missing_ok=True)
+            if self.kind.names != ("key",):
+                return part.take(np.argsort(part["key"], kind="stable"))
+            part["key"].sort()
+            return part
 
-        yield from read_ahead(take, range(len(self.cuts) - 1))
+        return read_ahead(take, range(len(self.cuts) - 1))
 
 
-def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
+def _write(
+    writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options
+) -> tuple[tuple[int, int], int]:
     """All files of the store; its shape and number of interactions."""
-    sides = spilled.users, spilled.items
-    counts, ranks = spilled.users.counts.copy(), []
+    users, items = sides
+    counts, ranks = users.counts.copy(), []
     for side in sides:
         side.sort()
         ranks.append(np.empty_like(side.order))
         ranks[-1][side.order] = np.arange(side.known, dtype=np.int32)
     held = sum(side.bytes + 16 * side.known for side in sides)
     left = max(room - held, room // 4, _SOME)
-    n_items = spilled.items.known
-    kind = np.float64 if spilled.valued else None
-    buckets = _Buckets(spilled.folder, counts[spilled.users.order], n_items, left, kind)
-    bar = Bar(total=2 * spilled.n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
+    kind = np.float64 if valued else None
+    buckets = _Buckets(writer.folder, counts[users.order], items.known, left, kind)
+    bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
+    indices, values = writer.open("rows_indices.npy", np.int32), writer.open("rows_values.npy", np.float32)
+    row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with bar:
-        kinds = [("users", np.int32), ("items", np.int32), ("values", np.float64)][: 2 + spilled.valued]
-        for user, item, *value in zip(
-            *(_chunks(spilled.folder / name, of) for name, of in kinds), strict=True
-        ):
-            buckets.add(ranks[0][user], ranks[1][item], value[0] if value else None)
-            bar.update(len(user))
+        for part in _chunks(writer.folder / _SPILLED, _ROW):
+            user, item = ranks[0][part["user"]], ranks[1][part["item"]]
+            buckets.add(user, item, part["value"] if valued else None)
+            bar.update(len(part))
         del ranks, counts
-        for name, _ in kinds:
-            (spilled.folder / name).unlink()
-        merge = _Merge(writer, sides, options)
-        for first, stop, keys, values in buckets.sorted():
-            bar.update(len(keys))
-            merge.add(first, stop, keys, values)
-    valued = merge.close()
-    row_counts, col_counts = np.concatenate(merge.row_counts), merge.col_counts
+        os.unlink(writer.folder / _SPILLED)
+        valued = False
+        for part in buckets.sorted():
+            keys, data = _merged(part, sides, options)
+            rows, cols = np.divmod(keys, items.known)
+            indices.add(cols.astype(np.int32))
+            values.add(data)
+            valued |= bool((data != 1).any())
+            first = rows[0] if len(rows) else 0
+            of_rows = np.bincount(rows - first)
+            row_counts[first : first + len(of_rows)] += of_rows
+            col_counts += np.bincount(cols, minlength=items.known)
+            bar.update(len(part))
+    indices.close()
+    values.close()
+    if not valued:
+        values.remove()
     kept = [np.flatnonzero(row_counts), np.flatnonzero(col_counts)]
     if not len(kept[0]):
         raise InputError("no interaction is left; see min_value and the values of the data")
@@ -330,7 +318,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
     shape = len(kept[0]), len(kept[1])
     indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
     writer.save("rows_indptr.npy", indptr.dtype, [indptr])
-    if shape[1] < n_items:
+    if shape[1] < items.known:
         # Columns by their numbers among those that are left.
         places = np.cumsum(col_counts > 0, dtype=np.int32) - 1
         old, before = "rows_indices.npy", writer.folder / "before.npy"
@@ -341,57 +329,29 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
     return shape, int(indptr[-1])
 
 
-class _Merge:
-    """Merges the duplicates of sorted buckets and appends what is kept to the files of the rows."""
+def _merged(part: np.ndarray, sides: Sides, options: _Options) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values that are kept of a sorted bucket, whose duplicates are merged."""
 
-    def __init__(self, writer: Writer, sides: tuple[Numbering, Numbering], options: _Options) -> None:
-        self.sides, self.options, self.n_cols = sides, options, sides[1].known
-        self.indices = writer.open("rows_indices.npy", np.int32)
-        self.values = writer.open("rows_values.npy", np.float32)
-        self.row_counts: list[np.ndarray] = []
-        self.col_counts = np.zeros(self.n_cols, np.int64)
-        self.plain = True  # all values were 1 so far, and are not written yet
+    def pair(key: np.int64) -> tuple[Any, Any]:
+        return tuple(side.label(k) for side, k in zip(sides, divmod(int(key), sides[1].known), strict=True))
 
-    def add(self, first: int, stop: int, keys: np.ndarray, value: np.ndarray | None) -> None:
-        """The next bucket."""
-        new, options = np.ones(len(keys), bool), self.options
-        np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        if options.duplicates == "error" and not new.all():
-            user, item = self._pair(keys[~new][0])
-            both = f"user {user} and item {item} occur together more than once"
-            raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
-        starts = np.flatnonzero(new)
-        by = np.add if options.duplicates == "sum" else np.maximum
-        value = by.reduceat(np.ones(len(keys)) if value is None else value, starts)
-        data, kept = stored_values(value, options.threshold, options.binary)
-        keys, data = keys[starts][kept], np.ones(kept.sum(), np.float32) if options.binary else data[kept]
-        bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
-        if len(bad):
-            user, item = self._pair(keys[bad[0]])
-            problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
-            raise InputError(f"user {user}, item {item}: {problem}")
-        if self.plain and not (data == 1).all():
-            self.plain = False
-            for start in range(0, self.indices.size, _CHUNK):
-                self.values.add(np.ones(min(_CHUNK, self.indices.size - start), np.float32))
-        rows, cols = np.divmod(keys, self.n_cols)
-        self.indices.add(cols.astype(np.int32))
-        if not self.plain:
-            self.values.add(data)
-        self.row_counts.append(np.bincount(rows - first, minlength=stop - first))
-        self.col_counts += np.bincount(cols, minlength=self.n_cols)
-
-    def _pair(self, key: np.int64) -> tuple[Any, Any]:
-        row, col = divmod(int(key), self.n_cols)
-        return self.sides[0].label(row), self.sides[1].label(col)
-
-    def close(self) -> bool:
-        """End the files; whether there are values."""
-        self.indices.close()
-        self.values.close()
-        if self.plain:
-            self.values.remove()
-        return not self.plain
+    keys = part["key"]
+    new = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    if options.duplicates == "error" and not new.all():
+        both = "user {} and item {} occur together more than once".format(*pair(keys[~new][0]))
+        raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
+    starts = np.flatnonzero(new)
+    value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
+    value = (np.add if options.duplicates == "sum" else np.maximum).reduceat(value, starts)
+    data, kept = stored_values(value, options.threshold, options.binary)
+    keys, data = keys[starts][kept], np.ones(kept.sum(), np.float32) if options.binary else data[kept]
+    bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
+    if len(bad):
+        user, item = pair(keys[bad[0]])
+        problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
+        raise InputError(f"user {user}, item {item}: {problem}")
+    return keys, data
 
 
 def _columns(
@@ -407,18 +367,15 @@ def _columns(
         for cols, *values in zip(
             *(_chunks(writer.folder / name, of, HEAD) for name, of in kinds), strict=True
         ):
-            users = rows.rows_between(at, at + len(cols))
-            buckets.add(cols, users, values[0] if values else None)
+            buckets.add(cols, rows.rows_between(at, at + len(cols)), values[0] if values else None)
             at += len(cols)
             bar.update(len(cols))
-        indices = writer.open("columns_indices.npy", np.int32)
-        values_ = writer.open("columns_values.npy", np.float32) if valued else None
-        for _, _, keys, data in buckets.sorted():
-            indices.add((keys % n_users).astype(np.int32))
-            if values_ is not None and data is not None:
-                values_.add(data)
-            bar.update(len(keys))
-    for file in (indices, values_):
-        if file is not None:
-            file.close()
+        files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
+        for part in buckets.sorted():
+            found = [part["key"] % n_users] + [part["value"]] * valued
+            for file, numbers in zip(files, found, strict=True):
+                file.add(numbers.astype(file.dtype))
+            bar.update(len(part))
+    for file in files:
+        file.close()
     writer.save("columns_indptr.npy", np.int64, [np.concatenate([[0], np.cumsum(counts)])])

@@ -29,7 +29,7 @@ Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their code
 def numbered(
     path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a file that may be packed, without blank ones; with a bar if there is to be progress."""
+    """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
     bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
     encoding = known_encoding(encoding)
     try:
