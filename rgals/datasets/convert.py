@@ -243,11 +243,10 @@ class _Buckets:
     def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
         """Deal interactions out."""
         part, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
-        part["key"] = rows * np.int64(self.n_cols) + cols
+        order = np.argsort(bucket, kind="stable") if len(self.cuts) > 2 else slice(None)
+        part["key"] = (rows * np.int64(self.n_cols) + cols)[order]
         if values is not None:
-            part["value"] = values
-        if len(self.cuts) > 2:
-            part = part.take(np.argsort(bucket, kind="stable"))
+            part["value"] = values[order]
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
         for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
             if stop > start:
