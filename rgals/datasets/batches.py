@@ -13,9 +13,8 @@ import numpy as np
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
 from rgals.datasets.ids import as_labels
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
-from rgals.datasets.lines import line_batches, pairs
 from rgals.datasets.read import form_of
-from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
+from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, refuse_header
 from rgals.matrix.store import DESCRIPTION
 from rgals.matrix.validate import is_frame
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
@@ -79,8 +78,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             first += len(user)
         return
     if form in ("jsonl", "lists"):
-        for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
-            where = partial(_where, f"{path}, line", numbers)
+        for part in line_batches(pairs(path, form, wanted, options["encoding"])):
+            where = partial(_where, f"{path}, line", part["line"])
             user, item = (_ids([x.strip() for x in part[role]], role, where) for role in ("user", "item"))
             yield Batch(user, item, part.get("value"), where, True, 0)
         return

@@ -330,27 +330,22 @@ def _write(
 
 def _merged(part: np.ndarray, sides: Sides, options: _Options) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values that are kept of a sorted bucket, whose duplicates are merged."""
-
-    def pair(key: np.int64) -> tuple[Any, Any]:
-        return tuple(side.label(k) for side, k in zip(sides, divmod(int(key), sides[1].known), strict=True))
-
     keys = part["key"]
     new = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
-    if options.duplicates == "error" and not new.all():
-        both = "user {} and item {} occur together more than once".format(*pair(keys[~new][0]))
-        raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
     starts = np.flatnonzero(new)
+
+    def pair(k: int) -> str:
+        row, col = divmod(int(keys[starts[k]]), sides[1].known)
+        return f"user {sides[0].label(row)}, item {sides[1].label(col)}"
+
+    if options.duplicates == "error" and not new.all():
+        both = f"{pair(int(new.argmin()) - 1)} occur together more than once"
+        raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
     value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
     value = (np.add if options.duplicates == "sum" else np.maximum).reduceat(value, starts)
-    data, kept = stored_values(value, options.threshold, options.binary)
-    keys, data = keys[starts][kept], np.ones(kept.sum(), np.float32) if options.binary else data[kept]
-    bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
-    if len(bad):
-        user, item = pair(keys[bad[0]])
-        problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
-        raise InputError(f"user {user}, item {item}: {problem}")
-    return keys, data
+    data, kept = stored_values(value, options.threshold, options.binary, pair)
+    return keys[starts][kept], data[kept]
 
 
 def _columns(
@@ -371,9 +366,9 @@ def _columns(
             bar.update(len(cols))
         files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
         for part in buckets.sorted():
-            found = [part["key"] % n_users] + [part["value"]] * valued
-            for file, numbers in zip(files, found, strict=True):
-                file.add(numbers.astype(file.dtype))
+            files[0].add((part["key"] % n_users).astype(np.int32))
+            if valued:
+                files[1].add(part["value"])
             bar.update(len(part))
     for file in files:
         file.close()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, codes_of, numbering
+from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
@@ -200,14 +200,12 @@ class Interactions:
 class Columns:
     """Raw columns on their way to a matrix."""
 
-    user: np.ndarray
-    user_labels: np.ndarray
-    item: np.ndarray
-    item_labels: np.ndarray
-    value: np.ndarray | None
-    timestamp: np.ndarray | None
-    split: np.ndarray | None
+    user: Coded
+    item: Coded
     where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
+    value: np.ndarray | None = None
+    timestamp: np.ndarray | None = None
+    split: np.ndarray | None = None
 
 
 def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[list]]:
@@ -257,7 +255,9 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
     refuse((value < 0) & (not negatives), where, f"the value {{:g}} is negative; {must}", value)
 
 
-def stored_values(value: np.ndarray, threshold: float | None, binary: bool) -> tuple[np.ndarray, np.ndarray]:
+def stored_values(
+    value: np.ndarray, threshold: float | None, binary: bool, pair: Callable[[int], str], below: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Merged values as they are stored, in float32, and which of them are interactions."""
     with np.errstate(over="ignore"):
         data = value.astype(np.float32)
@@ -266,6 +266,13 @@ def stored_values(value: np.ndarray, threshold: float | None, binary: bool) -> t
         # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
         # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
         kept = (data >= np.float32(threshold)) & (kept | binary)
+    disliked = np.zeros(len(data), bool) if below is None else data < np.float32(below)
+    kept |= disliked
+    if binary:
+        data[kept] = 1
+    problem = "the value {:g} is not usable; values must be >= 0 and fit float32"
+    refuse(kept & ~disliked & ~((data >= 0) & np.isfinite(data)), pair, problem, data)
+    data[disliked] = -1
     return data, kept
 
 
@@ -275,7 +282,8 @@ def build(
     """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
     # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
     threshold, binary = check_options(min_value, binarize, duplicates, dislike_below)
-    n_users, n_items = len(columns.user_labels), len(columns.item_labels)
+    (user, user_labels), (item, item_labels) = columns.user, columns.item
+    n_users, n_items = len(user_labels), len(item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
     if columns.timestamp is not None:
@@ -285,12 +293,12 @@ def build(
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
-    order = np.arange(len(columns.user))
+    order = np.arange(len(user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
-    order = order[group(columns.item[order], n_items)]
-    order = order[group(columns.user[order], n_users)]
-    user, item = columns.user[order], columns.item[order]
+    order = order[group(item[order], n_items)]
+    order = order[group(user[order], n_users)]
+    user, item = user[order], item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
     rest = {name: array[order] for name, array in marks.items() if array is not None}
@@ -301,8 +309,8 @@ def build(
         if duplicates == "error":
             k = int(np.flatnonzero(~first)[0])
             raise InputError(
-                f"{columns.where(int(order[k]))}: user {columns.user_labels[user[k]]} and item "
-                f"{columns.item_labels[item[k]]} occur together before ({columns.where(int(order[k - 1]))}); "
+                f"{columns.where(int(order[k]))}: user {user_labels[user[k]]} and item "
+                f"{item_labels[item[k]]} occur together before ({columns.where(int(order[k - 1]))}); "
                 "give duplicates='sum', 'last' or 'max' to merge"
             )
         starts = np.flatnonzero(first)
@@ -314,22 +322,15 @@ def build(
         merge = {"timestamp": np.maximum, "split": np.minimum}
         rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}
 
-    data, kept = stored_values(value, threshold, binary)
-    disliked = np.zeros(len(data), bool) if dislike_below is None else data < np.float32(dislike_below)
-    kept |= disliked
+    def pair(k: int) -> str:
+        return f"user {user_labels[user[k]]}, item {item_labels[item[k]]}"
+
+    data, kept = stored_values(value, threshold, binary, pair, dislike_below)
     if not kept.all():
-        user, item, data, disliked = user[kept], item[kept], data[kept], disliked[kept]
+        user, item, data = user[kept], item[kept], data[kept]
         rest = {name: array[kept] for name, array in rest.items()}
-    if binary:
-        data = np.ones(len(data), np.float32)
-    data[disliked] = -1
-    bad = np.flatnonzero(~np.isfinite(data) | ((data < 0) & ~disliked))
-    if len(bad):
-        pair = f"user {columns.user_labels[user[bad[0]]]}, item {columns.item_labels[item[bad[0]]]}"
-        must = "is not usable; values must be >= 0 and fit float32"
-        raise InputError(f"{pair}: the value {data[bad[0]]:g} {must}")
-    user, user_ids = _compact(user, columns.user_labels)
-    item, item_ids = _compact(item, columns.item_labels)
+    user, user_ids = _compact(user, user_labels)
+    item, item_ids = _compact(item, item_labels)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(user_ids)), dtype=np.int64)])
     matrix = sp.csr_array((data, item.astype(np.int32), indptr), shape=(len(user_ids), len(item_ids)))
     return Interactions(matrix, user_ids, item_ids, **rest)

@@ -8,12 +8,10 @@ from typing import Any
 
 import scipy.sparse as sp
 
-from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
+from rgals.datasets import frames
 from rgals.datasets.interactions import Columns, Interactions, build, check_options
 from rgals.datasets.layout import open_bytes
-from rgals.datasets.lines import gathered, is_lists, pairs
-from rgals.datasets.npz import holds_arrays, read_npz
-from rgals.datasets.text import read_text
+from rgals.datasets.text import gathered, is_lists, pairs, read_text
 from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
@@ -149,18 +147,18 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         path = Path(source)
         kind = form_of(path, wanted, form, text)
         if kind == "parquet":
-            return parquet_columns(path, wanted)
+            return frames.parquet_columns(path, wanted)
         if kind == "npz":
-            return read_npz(path)
+            return frames.read_npz(path)
         if kind == "table":
             return read_text(path, wanted, engine, **text)
         return gathered(partial(pairs, form=kind, wanted=wanted, encoding=text["encoding"]), [path])
     if sp.issparse(source):
-        return matrix_columns(_unnamed(source, wanted))
+        return frames.matrix_columns(_unnamed(source, wanted))
     if is_frame(source):
-        return frame_columns(source, wanted, "the table")
+        return frames.frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
-        return array_columns(_unnamed(source, wanted), wanted)
+        return frames.array_columns(_unnamed(source, wanted), wanted)
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
     raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
 
@@ -174,7 +172,7 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         start = file.read(8)
     if start.startswith(_PARQUET):
         return "parquet"
-    if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
+    if path.suffix == ".npz" or (start.startswith(_ZIP) and frames.holds_arrays(path)):
         _unnamed(path, wanted)
         return "npz"
     suffix = path.suffix.lower()

@@ -14,8 +14,7 @@ from pathlib import Path
 from rgals.datasets.ids import sort_codes, text_to_labels
 from rgals.datasets.interactions import Columns
 from rgals.datasets.layout import bad
-from rgals.datasets.lines import Pair, gathered, lists, numbered, records
-from rgals.datasets.text import read_text
+from rgals.datasets.text import Pair, gathered, lists, numbered, read_text, records
 from rgals.runtime.errors import FileFormatError
 
 _MOVIELENS = (

@@ -1,15 +1,16 @@
-"""Reading csv, tsv, MovieLens ``::`` and similar text, plain or packed.
+"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record a line, a user and its items a line.
 
-What pyarrow reads, where it is installed, is what the csv module reads, faster; it is asked for nothing
-unusual. The csv module reads many rows at once, and where they break a rule one by one, to name the line.
+What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
+nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
 """
 
 import codecs
 import csv
 import io
+import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -18,19 +19,26 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import text_to_labels
-from rgals.datasets.interactions import Columns, collect, numbers
+from rgals.datasets.columns import choose
+from rgals.datasets.ids import Coded, text_to_labels
+from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number, numbers
 from rgals.datasets.layout import (
     DOUBLED,
     END,
+    LONGEST,
     Layout,
+    bad,
     check,
     cut,
     detect,
+    known_encoding,
     locate,
     open_bytes,
     open_lines,
+    sample,
+    undecodable,
 )
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
 _BATCH = 1 << 10  # rows: few enough to stay in the processor's caches
@@ -38,6 +46,13 @@ _BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuse
 _IDS, _NUMBERS = ("user", "item"), ("value", "split")
 # Columns by role of some rows after the other, ids and times as texts, and how many bytes are read.
 Batches = Iterator[tuple[dict[str, Any], int]]
+_PAIRS = 1 << 12  # of a batch
+_WHOLE = re.compile(r"[0-9]+").fullmatch
+_FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
+_FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
+_FIELDS |= dict.fromkeys(_NUMBERS, (int | float, "a number"))
+Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
+Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
 
 
 def csv_batches(layout: Layout) -> Batches:
@@ -136,9 +151,7 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
             is_name = [text == layout.names[layout.at[role]] for text in texts]
             again &= np.array(is_name)[raw[role]]
         refuse_header(layout, again)
-    user, item = (text_to_labels(raw[role], texts) for role, texts in zip(_IDS, distinct, strict=True))
-    value, timestamp, split = map(raw.get, ("value", "timestamp", "split"))
-    return Columns(*user, *item, value, timestamp, split, partial(locate, layout))
+    return _columns(raw, distinct, partial(locate, layout), text_to_labels)
 
 
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
@@ -159,3 +172,115 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
     except (ValueError, csv.Error):
         check(layout)
         raise
+
+
+# ------------------------------------------------------------------ records and lists
+
+
+def numbered(
+    path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
+    bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
+    encoding = known_encoding(encoding)
+    try:
+        with open_lines(path, encoding, LONGEST, errors=errors, newline="\n") as lines, bar:
+            for number, line in enumerate(lines, 1):
+                if text := line.strip("\ufeff\r\n\t "):
+                    yield number, text
+                if number % 10_000 == 0:
+                    bar.update(10_000)
+    except UnicodeError as error:
+        raise undecodable(path, encoding, error) from error
+
+
+def line_batches(lines: Iterator[Pair]) -> Iterator[dict[str, Any]]:
+    """Columns by role of some pairs after the other, and the numbers of their lines as "line"."""
+    while some := list(islice(lines, _PAIRS)):
+        at, found = zip(*some, strict=True)
+        columns: dict[str, Any] = {role: [pair[role] for pair in found] for role in found[0]}
+        columns |= {role: np.array(columns[role], float) for role in columns.keys() & {*_NUMBERS}}
+        yield columns | {"line": np.array(at)}
+
+
+def gathered(
+    read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
+) -> Columns:
+    """Columns of the pairs of one file, or of a training and a test file; ``labels`` sorts their ids."""
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for part, path in zip((TRAIN, TEST), paths, strict=False):
+            columns: dict[str, Any] = {}
+            for columns in line_batches(read(path)):
+                yield columns | {"file": np.full(len(columns["line"]), part)}
+            if not columns:
+                raise FileFormatError(f"{path} holds no interactions")
+
+    raw, known = collect(batches())
+    if len(paths) > 1:
+        raw["split"] = raw["file"]
+    return _columns(raw, known, lambda k: f"{paths[raw['file'][k]]}, line {raw['line'][k]}", labels)
+
+
+def _columns(raw: dict[str, Any], known: list[list], where: Callable[[int], str], labels: Labels) -> Columns:
+    """Columns of what was collected."""
+    user, item = (labels(raw[role], ids) for role, ids in zip(_IDS, known, strict=True))
+    return Columns(user, item, where, raw.get("value"), raw.get("timestamp"), raw.get("split"))
+
+
+def records(
+    path: Path,
+    keys_of: Callable[[list[str]], dict[str, str]],
+    *,
+    parse: Callable[[str], Any] = json.loads,
+    form: str = "JSON object",
+    encoding: str = "utf-8",
+    progress: bool = False,
+) -> Iterator[Pair]:
+    """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the first one."""
+    keys: dict[str, str] = {}
+    for number, line in numbered(path, encoding, progress):
+        try:
+            record = parse(line)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            raise bad(path, number, f"this is no {form} ({type(error).__name__})", line) from error
+        if not isinstance(record, dict):
+            raise bad(path, number, f"this is no {form}", line)
+        keys = keys or keys_of(list(record))
+        for role, key in keys.items():
+            field, (kinds, what) = record.get(key), _FIELDS[role]
+            if field is None:
+                raise bad(path, number, f"the {role} ({key!r}) is missing", line)
+            fits = isinstance(field, kinds) and not isinstance(field, bool) and str(field).strip()
+            if not fits or (role in _NUMBERS and not is_number(field)):  # as an integer beyond all floats
+                raise bad(path, number, f"the {role} must be {what}", line)
+        yield number, {r: record[k] if r in _NUMBERS else str(record[k]) for r, k in keys.items()}
+
+
+def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8") -> Iterator[Pair]:
+    """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
+
+    def keys_of(names: list[str]) -> dict[str, str]:
+        at = choose(names, len(names), wanted, [True] * len(names), str(path))
+        return {role: names[position] for role, position in at.items()}
+
+    if form == "jsonl":  # the keys of the first are the names of the columns
+        yield from records(path, keys_of, encoding=encoding)
+        return
+    yield from lists(path, encoding)
+
+
+def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bool = False) -> Iterator[Pair]:
+    """The pairs of a file with a user and its items a line; ``whole``: all must be integers from 0."""
+    for number, line in numbered(path, encoding, progress):
+        user, *items = line.split()
+        if whole and not all(map(_WHOLE, line.split())):
+            raise bad(path, number, "expected a user and items, all of them integers from 0", line)
+        yield from ((number, {"user": user, "item": item}) for item in items)
+
+
+def is_lists(path: Path, encoding: str) -> bool:
+    """Whether every line is a user and its items: different integers first, lines of different lengths."""
+    rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
+    whole = all(_WHOLE(field) for row in rows for field in row)
+    return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1
