@@ -4,6 +4,7 @@ A table of users and items comes out as a matrix with ids; it is never taken for
 """
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Sha
 _ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
 _TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items
 _READ = "rgals.datasets.read_interactions"
+_KINDS = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "decimal": "f"}
+_KINDS |= {"bool": "b", "boolean": "b"}
 _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 
@@ -227,19 +230,10 @@ def wanted_columns(columns: Any) -> dict[str, Any]:
 
 def _kinds(frame: Any) -> str:
     """A letter for the type of each column: i integer, f number, b truth, O anything else."""
+    # By the word that begins its name: int64, UInt8, halffloat, boolean, Sparse[float64, 0], double[pyarrow].
     types = frame.schema.types if hasattr(frame, "column_names") else frame.dtypes
-    return "".join(map(_kind, types))
-
-
-def _kind(dtype: Any) -> str:
-    if hasattr(dtype, "is_integer"):  # polars
-        kinds = {"i": dtype.is_integer(), "f": dtype.is_numeric(), "b": str(dtype) == "Boolean", "O": True}
-        return next(kind for kind, holds in kinds.items() if holds)
-    if hasattr(dtype, "kind"):  # pandas
-        return {"u": "i"}.get(dtype.kind, dtype.kind if dtype.kind in "ifb" else "O")
-    text = str(dtype)  # arrow
-    arrow = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "bool": "b"}
-    return arrow.get(text.rstrip("0123456789"), "O")
+    words = (re.sub(r"^sparse\[|[^a-z].*", "", str(dtype).lower()) for dtype in types)
+    return "".join(_KINDS.get(word, "O") for word in words)
 
 
 def _is_sparse(frame: Any) -> bool:

@@ -429,30 +429,24 @@ class IdMap:
             if labels.ndim != 1 or labels.dtype.kind not in "iu":
                 raise InputError(f"{prefix}labels must be integers in one dimension, not {labels.dtype}")
             return cls(labels, what)
-
-        def damaged(why: object) -> InputError:
-            return InputError(f"the id map {prefix!r} is damaged: {why}")
-
         try:
+            for key in (f"{prefix}text", f"{prefix}offsets"):
+                if key not in arrays:
+                    raise ValueError(f"{key} is missing")
             text, offsets = (np.asarray(arrays[prefix + name]) for name in ("text", "offsets"))
-        except KeyError as error:
-            raise damaged(f"{error.args[0]} is missing") from error
-        whole = text.dtype == np.uint8 and text.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
-        ends = whole and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)
-        if not ends or (np.diff(offsets) < 0).any():
-            raise damaged("offsets do not fit the text")
-        integer = np.zeros(len(offsets) - 1, bool)
-        if f"{prefix}integer" in arrays:
-            integer = np.asarray(arrays[f"{prefix}integer"])
-        if integer.dtype != bool or integer.shape != (len(offsets) - 1,):
-            raise damaged(f"{prefix}integer does not fit")
-        raw, items = text.tobytes(), []
-        try:
-            for (start, stop), is_integer in zip(pairwise(offsets.tolist()), integer.tolist(), strict=True):
-                label = raw[start:stop].decode("utf-8", "surrogatepass")
-                items.append(int(label) if is_integer else label)
+            whole = text.dtype == np.uint8 and offsets.dtype == np.int64 and text.ndim == offsets.ndim == 1
+            ends = whole and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)
+            if not ends or (np.diff(offsets) < 0).any():
+                raise ValueError("offsets do not fit the text")
+            spans = list(pairwise(offsets.tolist()))
+            integer = np.asarray(arrays.get(f"{prefix}integer", np.zeros(len(spans), bool)))
+            if integer.dtype != bool or integer.shape != (len(spans),):
+                raise ValueError(f"{prefix}integer does not fit")
+            raw = text.tobytes()
+            items: list[Any] = [raw[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
+            items = [int(x) if is_integer else x for x, is_integer in zip(items, integer, strict=True)]
         except ValueError as error:
-            raise damaged(error) from error
+            raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
         return cls(items, what)
 
 
@@ -470,11 +464,11 @@ def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int)
     # `member(name, shape, dtype, parts)` stores one of them.
     kind = names(0, 0).dtype
     if kind.kind in "iu":
-        member(f"{prefix}labels", (n,), kind, _parts(names, n))
+        member(f"{prefix}labels", (n,), kind, label_parts(names, n))
         return
     write_texts(member, prefix, names, n)
     if kind.kind == "O":
-        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in _parts(names, n))
+        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in label_parts(names, n))
         member(f"{prefix}integer", (n,), np.bool_, flags)
 
 
@@ -482,21 +476,16 @@ def write_texts(member: Callable[..., None], prefix: str, names: Names, n: int) 
     """Labels as UTF-8 one behind the other, and where each begins."""
 
     def encoded() -> Iterator[list[bytes]]:
-        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in _parts(names, n))
+        parts = label_parts(names, n)
+        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts)
 
-    def offsets() -> Iterator[np.ndarray]:
-        end = 0
-        yield np.zeros(1, np.int64)
-        for texts in encoded():
-            ends = end + np.cumsum([len(text) for text in texts], dtype=np.int64)
-            end = int(ends[-1])
-            yield ends
-
-    size = sum(len(text) for texts in encoded() for text in texts)
+    offsets = np.zeros(n + 1, np.int64)
+    offsets[1:] = np.cumsum(np.fromiter((len(text) for texts in encoded() for text in texts), np.int64, n))
     text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
-    member(f"{prefix}text", (size,), np.uint8, text)
-    member(f"{prefix}offsets", (n + 1,), np.int64, offsets())
+    member(f"{prefix}text", (int(offsets[-1]),), np.uint8, text)
+    member(f"{prefix}offsets", (n + 1,), np.int64, [offsets])
 
 
-def _parts(names: Names, n: int) -> Iterator[np.ndarray]:
+def label_parts(names: Names, n: int) -> Iterator[np.ndarray]:
+    """Labels a part after the other."""
     return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import LABELS, PLAIN, wasteful, write_texts
+from rgals.datasets.ids import PLAIN, label_parts, wasteful, write_texts
 from rgals.kernels import texts
 from rgals.kernels.texts import Names
 from rgals.matrix.store import Writer
@@ -137,26 +137,27 @@ class Numbering:
 
     def write(self, writer: Writer, kept: np.ndarray) -> None:
         """Some of the sorted labels into the files of a store."""
-        labels, side, order = self._labels(), self.what, self.order[kept]
-        starts = range(0, len(order), LABELS)
+        labels, prefix, order = self._labels(), f"{self.what}_", self.order[kept]
         if isinstance(labels, np.ndarray):
-            parts = (labels[order[start : start + LABELS]] for start in starts)
-            return writer.save(f"{side}_ids.npy", labels.dtype, parts)
-        import pyarrow.compute as pc
+            kind = labels.dtype
 
-        def texts(start: int, stop: int) -> np.ndarray:
-            return np.array(labels.take(order[start:stop]).to_pylist(), object)
+            def names(start: int, stop: int) -> np.ndarray:
+                return labels[order[start:stop]]
+        else:
+            import pyarrow.compute as pc
 
-        found = pc.utf8_length(labels), pc.ends_with(labels, "\0")
-        lengths, ends_in_nul = (np.asarray(each)[order] for each in found)
-        width = int(lengths.max())
-        if wasteful(width, len(order), int(lengths.sum())) or ends_in_nul.any():
+            def names(start: int, stop: int) -> np.ndarray:
+                return np.array(labels.take(order[start:stop]).to_pylist(), object)
 
-            def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Any) -> None:
-                writer.save(f"{name}.npy", dtype, parts)
+            found = pc.utf8_length(labels), pc.ends_with(labels, "\0")
+            lengths, ends_in_nul = (np.asarray(each)[order] for each in found)
+            width = int(lengths.max())
+            if wasteful(width, len(order), int(lengths.sum())) or ends_in_nul.any():
 
-            return write_texts(member, f"{side}_", texts, len(order))
-        kind = f"<U{max(width, 1)}"
-        return writer.save(
-            f"{side}_ids.npy", kind, (texts(start, start + LABELS).astype(kind) for start in starts)
-        )
+                def save(name: str, _: Any, dtype: Any, parts: Any) -> None:
+                    writer.save(f"{name}.npy", dtype, parts)
+
+                return write_texts(save, prefix, names, len(order))
+            kind = np.dtype(f"<U{max(width, 1)}")
+        parts = (part.astype(kind, copy=False) for part in label_parts(names, len(order)))
+        writer.save(f"{prefix}ids.npy", kind, parts)

@@ -1,7 +1,7 @@
 """Points in time in their usual forms, as nanoseconds since 1970 (UTC)."""
 
 import re
-from datetime import date
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
 _SECOND, _DAY = 10**9, 86_400
-_EPOCH = date(1970, 1, 1).toordinal()
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _NAME = r"(?P<name>[a-z]{3})[a-z]*\.?"
 _CLOCK = (
@@ -43,7 +42,10 @@ def moments(items: list[Any]) -> np.ndarray:
         found = np.array(texts, "datetime64[ns]").astype(np.int64)
     else:
         day_first = _day_first(texts)
-        found = np.array([_moment(item, day_first) for item in distinct], np.int64)
+        numbers = [_moment(item, day_first) for item in distinct]
+        if any(abs(number) >= 1 << 63 for number in numbers):
+            raise ValueError("dates must lie between 1678 and 2262")
+        found = np.array(numbers, np.int64)
     if len(distinct) == len(items):
         return found
     known = dict(zip(distinct, found.tolist(), strict=True))
@@ -76,7 +78,7 @@ def _day_first(texts: list[str]) -> bool | None:
 
 def _moment(item: Any, day_first: bool | None) -> int:
     if isinstance(item, np.datetime64):
-        return _bounded(item.astype("datetime64[ns]").astype(np.int64).item())
+        return int(item.astype("datetime64[ns]").astype(np.int64))
     if not isinstance(item, str):  # a date, a datetime or a pandas Timestamp
         return _moment(item.isoformat(), None)
     found = _matched(item)
@@ -84,26 +86,18 @@ def _moment(item: Any, day_first: bool | None) -> int:
         turned = found["mark"] == "." or day_first
         found["day"], found["month"] = (found["first"], found["other"])[:: 1 if turned else -1]
     month = 1 + _MONTHS.index(found["name"]) if "name" in found else int(found["month"])
-    days = date(int(found["year"]), month, int(found["day"])).toordinal() - _EPOCH
     hour, minute, second = (int(found.get(name, 0)) for name in ("hour", "minute", "second"))
     if "half" in found:
         if not 1 <= hour <= 12:
             raise ValueError(f"{item!r} has no such hour")
         hour = hour % 12 + 12 * (found["half"] == "p")
-    if hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"{item!r} has no such time")
+    when = datetime(int(found["year"]), month, int(found["day"]), hour, minute, second)
+    seconds = (when - datetime(1970, 1, 1)) // timedelta(seconds=1)
     zone = found.get("zone", "z")
     if zone[0] in "+-":
         away = 3600 * int(zone[1:3]) + 60 * int(zone[3:].lstrip(":") or 0)
-        second -= away if zone[0] == "+" else -away
-    seconds = days * _DAY + 3600 * hour + 60 * minute + second
-    return _bounded(seconds * _SECOND + int(found.get("part", "0").ljust(9, "0")))
-
-
-def _bounded(nanoseconds: int) -> int:
-    if abs(nanoseconds) >= 1 << 63:
-        raise ValueError("dates must lie between 1678 and 2262")
-    return nanoseconds
+        seconds -= away if zone[0] == "+" else -away
+    return seconds * _SECOND + int(found.get("part", "0").ljust(9, "0"))
 
 
 def is_moment(item: Any) -> bool:
