@@ -183,10 +183,6 @@ def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progres
 # ------------------------------------------------------------------ one file over HTTP
 
 
-class _AttemptError(Exception):
-    """One attempt failed; another may succeed."""
-
-
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
         if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
@@ -218,7 +214,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
         if answer.status != 206:
             done = 0
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
-            raise _AttemptError("the server continued at another place than asked for")
+            raise ConnectionError("the server continued at another place than asked for")
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         if tag.startswith("W/"):  # a weak tag does not promise equal bytes
             tag = answer.headers.get("Last-Modified") or ""
@@ -231,11 +227,11 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
             file.flush()
             os.fsync(file.fileno())
     if total is not None and part.stat().st_size != total:
-        raise _AttemptError(f"the connection ended after {part.stat().st_size} of {total} bytes")
+        raise ConnectionError(f"the connection ended after {part.stat().st_size} of {total} bytes")
 
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
-    """Raise `_AttemptError` if the finished file is not what was asked for; it is removed then."""
+    """Raise a `ConnectionError` if the finished file is not what was asked for; it is removed then."""
     magic = _MAGIC.get(target.suffix, b"")
     with open(part, "rb") as file:
         start = file.read(512)
@@ -249,7 +245,7 @@ def _check(part: Path, target: Path, md5: str | None) -> None:
         problem = f"the MD5 is {got}, but {md5} is published: the file is damaged or was changed"
     if problem:
         part.unlink()
-        raise _AttemptError(problem)
+        raise ConnectionError(problem)
 
 
 def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, progress: bool = True) -> None:
@@ -284,7 +280,7 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
                     fault = str(error.reason)
                     if isinstance(error.reason, ssl.SSLCertVerificationError):
                         break
-                except (_AttemptError, TimeoutError, ConnectionError, HTTPException) as error:
+                except (TimeoutError, ConnectionError, HTTPException) as error:
                     fault = str(error) or type(error).__name__
                 else:
                     os.replace(part, target)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.columns import KNOWN_NAMES, ROLES, plain_name
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
@@ -216,8 +217,6 @@ def wanted_columns(columns: Any) -> dict[str, Any]:
     if columns is None or (isinstance(columns, str) and columns == "matrix"):
         return {}
     if isinstance(columns, Mapping):
-        from rgals.datasets.columns import ROLES
-
         wanted = {_ALIASES.get(str(role), str(role)): column for role, column in columns.items()}
         if wanted.keys() <= set(ROLES) and len(wanted) == len(columns):
             return wanted
@@ -242,18 +241,16 @@ def _is_sparse(frame: Any) -> bool:
 
 def _matrix(frame: Any) -> Given:
     """A frame whose columns are items; a pivot table of users and items has ids."""
-    if _is_sparse(frame) and frame.shape[1]:
-        matrix = frame.sparse.to_coo()
-    elif hasattr(frame, "column_names") and frame.shape[1]:
-        matrix = np.column_stack([np.asarray(frame.column(k)) for k in range(frame.shape[1])])
+    if hasattr(frame, "column_names"):
+        columns = [np.asarray(frame.column(k)) for k in range(frame.shape[1])]
+        matrix = np.column_stack(columns) if columns else np.empty(frame.shape)
     else:
-        matrix = np.empty(frame.shape) if hasattr(frame, "column_names") else frame.to_numpy()
+        matrix = frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
     axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
     called = [list(_roles(list(getattr(axis, "names", ())))) for axis in axes]
-    if called == [["user"], ["item"]]:
-        users, items = (as_labels(axis.to_numpy()) for axis in axes)
-        return Given(matrix, users, items, frame=frame)
-    return Given(matrix, frame=frame)
+    pivot = called == [["user"], ["item"]]
+    user_ids, item_ids = (as_labels(axis.to_numpy()) if pivot else None for axis in axes)
+    return Given(matrix, user_ids, item_ids, frame=frame)
 
 
 def _names(frame: Any) -> list:
@@ -262,8 +259,6 @@ def _names(frame: Any) -> list:
 
 def _roles(names: list) -> dict[str, list]:
     """The columns that are called like a role."""
-    from rgals.datasets.columns import KNOWN_NAMES, plain_name
-
     plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
     told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
     pairs = list(zip(names, told, strict=True))
@@ -306,7 +301,7 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:
     """The columns of users and of items: by their names, else in their order, else ``other``."""
-    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
+    rest = iter([name for name in names if name not in sum(roles.values(), [])])
     return [roles[role][0] if role in roles else next(rest, other) for role in ("user", "item")]
 
 
@@ -324,10 +319,10 @@ def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
         if "the timestamp" not in str(error) or wanted.get("timestamp") is not None:
             raise
         raise type(error)(f'{error}; columns={{"timestamp": None}} leaves the column out') from error
-    names, kinds = _names(frame), _kinds(frame)
+    names = _names(frame)
     roles = _roles(names)
-    used = [column for group in roles.values() for column in group] + list(wanted.values())
-    unused = [n for n, kind in zip(names, kinds, strict=True) if kind in "if" and n not in used]
+    used = sum(roles.values(), list(wanted.values()))
+    unused = [n for n, kind in zip(names, _kinds(frame), strict=True) if kind in "if" and n not in used]
     if "value" not in roles and "value" not in wanted and unused:
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
         lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
