@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 
@@ -30,28 +31,45 @@ def plain_name(name: str) -> str:
 
 
 def choose(
-    names: Sequence[str] | None,
-    n_columns: int,
-    wanted: dict[str, str | int | None],
-    numeric: Sequence[bool],
-    origin: str,
+    names: Sequence[str] | None, wanted: dict[str, Any], origin: str, numeric: Sequence[bool] = ()
 ) -> dict[str, int]:
     """Position of the column of every role; an `InputError` lists the columns where one is missing."""
     # `wanted`: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
     # Without `names`, an automatic value or timestamp must look `numeric`. `origin` names the table in
     # messages.
+    listed, plain = list(names or ()), list(map(plain_name, names or ()))
+    n_columns = len(numeric if names is None else listed)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    there_are = "The columns are: " + ", ".join(map(str, listed[:_SHOWN])) + more
+    if names is None:
+        there_are = f"The columns are numbered 0 to {n_columns - 1}; they have no names"
+
+    def only(role: str, called: list, name: Any) -> int:
+        if called.count(name) > 1:
+            raise InputError(f"{origin}: two columns are called {name!r}; give {role} as a position from 0")
+        return called.index(name)
+
+    def locate(role: str, want: Any) -> int:
+        of_several_levels = isinstance(want, tuple) and want in listed
+        if isinstance(want, bool) or not (isinstance(want, str | int) or of_several_levels):
+            raise ParameterError(role, want, "give a column name, a position from 0, or None")
+        if want in listed:
+            return only(role, listed, want)
+        if isinstance(want, int) and -n_columns <= want < n_columns:
+            return want % n_columns
+        if isinstance(want, str) and plain.count(plain_name(want)) == 1:
+            return plain.index(plain_name(want))
+        raise InputError(f"{origin}: there is no column {want!r} for {role}. {there_are}")
+
     needed = dict.fromkeys(("user", "item"), "auto")
     wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
     found: dict[str, int] = {}
-    plain = list(map(plain_name, names or ()))
     for role, want in wanted.items():
-        if want == "auto" and "auto" not in (names or ()):
+        if want == "auto" and "auto" not in listed:
             best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
-            at = None if best is None else _only(plain, best, role, origin)
-        else:
-            at = None if want is None else _locate(role, want, names, n_columns, origin)
-        if at is not None:
-            found[role] = at
+            found |= {} if best is None else {role: only(role, plain, best)}
+        elif want is not None:
+            found[role] = locate(role, want)
     if not found.keys() & needed and (names is None or n_columns == 2):
         if n_columns < 2:
             raise FileFormatError(f"{origin} has {n_columns} column; users and items need two")
@@ -59,42 +77,15 @@ def choose(
     for position, role in ((2, "value"), (3, "timestamp")):
         # Without names: user, item, then value and timestamp if those columns hold numbers.
         usual = names is None and all(found.get(before) == k for k, before in enumerate(ROLES[:position]))
-        free = position < n_columns and position not in found.values() and numeric[position]
-        if usual and free and wanted[role] == "auto":
+        free = usual and position < n_columns and position not in found.values() and numeric[position]
+        if free and wanted[role] == "auto":
             found[role] = position
     seen: dict[int, str] = {}
     for role in ROLES:
         if role in needed and role not in found:
-            give = f"give {role}=NAME or a position. {_there_are(names, n_columns)}"
+            give = f"give {role}=NAME or a position. {there_are}"
             raise InputError(f"{origin}: no column is called like {role}_id; {give}")
         if role in found and seen.setdefault(found[role], role) != role:
             both = f"{seen[found[role]]} and {role}"
             raise InputError(f"{origin}: column {found[role]} is asked for as both {both}")
     return found
-
-
-def _only(names: list[str], name: str, role: str, origin: str) -> int:
-    if names.count(name) > 1:
-        raise InputError(f"{origin}: two columns are called {name!r}; give {role} as a position from 0")
-    return names.index(name)
-
-
-def _there_are(names: Sequence[str] | None, n_columns: int) -> str:
-    if names is None:
-        return f"The columns are numbered 0 to {n_columns - 1}; they have no names"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return "The columns are: " + ", ".join(map(str, names[:_SHOWN])) + more
-
-
-def _locate(role: str, want: str | int, names: Sequence[str] | None, n_columns: int, origin: str) -> int:
-    of_several_levels = isinstance(want, tuple) and want in (names or ())
-    if isinstance(want, bool) or not (isinstance(want, str | int) or of_several_levels):
-        raise ParameterError(role, want, "give a column name, a position from 0, or None")
-    if names is not None and want in names:
-        return _only(list(names), want, role, origin)  # type: ignore[arg-type]
-    if isinstance(want, int) and -n_columns <= want < n_columns:
-        return want % n_columns
-    plain = [plain_name(name) for name in names or ()]
-    if isinstance(want, str) and plain.count(plain_name(want)) == 1:
-        return plain.index(plain_name(want))
-    raise InputError(f"{origin}: there is no column {want!r} for {role}. {_there_are(names, n_columns)}")

@@ -88,7 +88,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     names = list(frame.column_names if is_arrow else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
-    at = choose(names, len(names), wanted, [True] * len(names), origin)
+    at = choose(names, wanted, origin)
     return _columns({role: take(position) for role, position in at.items()}, where)
 
 
@@ -118,7 +118,7 @@ def parquet_parts(
     try:
         with pq.ParquetFile(path, buffer_size=0 if rows is None else 1 << 20) as file:
             names = file.schema_arrow.names
-            at = choose(names, len(names), wanted, [True] * len(names), str(path))
+            at = choose(names, wanted, str(path))
             if len(set(names)) < len(names):
                 raise FileFormatError(f"{path}: two columns have the same name")
             at = {role: names[position] for role, position in at.items()}

@@ -265,5 +265,5 @@ def detect(
     names = [name.strip() for name in first[0]] if header else None
     body, n_fields = first[int(header)], len(first[0])
     numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields
-    at = choose(names, n_fields, wanted, numeric, str(path))
+    at = choose(names, wanted, str(path), numeric)
     return Layout(path, delimiter, encoding, names, n_fields, at, not start[0])

@@ -265,7 +265,7 @@ def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8"
     """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
 
     def keys_of(names: list[str]) -> dict[str, str]:
-        at = choose(names, len(names), wanted, [True] * len(names), str(path))
+        at = choose(names, wanted, str(path))
         return {role: names[position] for role, position in at.items()}
 
     if form == "jsonl":  # the keys of the first are the names of the columns
