@@ -74,7 +74,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
             done = int(share * os.path.getsize(path))
-            user, item = (_plain(part[role], role, where) for role in ("user", "item"))
+            user, item = (_ids(part[role], role, where) for role in ("user", "item"))
             yield Batch(user, item, value, where, False, done)
             first += len(user)
         return
@@ -106,18 +106,14 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
         raise FileFormatError(f"{path} holds no rows")
 
 
-def _plain(column: Any, role: str, where: Callable[[int], str]) -> Any:
-    """A column of integers or texts; dates, bytes and whole numbers with a point become such."""
-    types = optional("pyarrow", "").types
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind):
-        return column
-    return _ids(column.to_pylist(), role, where)
-
-
-def _ids(items: list, role: str, where: Callable[[int], str]) -> Any:
-    """Ids as an arrow array; what is none is refused by its row."""
+def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
+    """Ids as an arrow array of integers or texts, which dates, bytes and floats that are whole become."""
     pa = optional("pyarrow", "")
+    kind = getattr(column, "type", None)
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    if kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string())):
+        return column
+    items = column if kind is None else column.to_pylist()
     try:
         return pa.array(as_labels(items))
     except (InputTypeError, UnicodeError):

@@ -232,22 +232,19 @@ class _Buckets:
         self.folder, self.n_cols = folder, n_cols
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
-        most = max(room // 2 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
-        cuts = [0]
-        while cuts[-1] < len(counts):
-            done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-            cuts.append(max(int(np.searchsorted(ends, done + most, side="right")), cuts[-1] + 1))
-        self.cuts = cuts
-        self._of_row = np.repeat(np.arange(len(cuts) - 1, dtype=np.uint16), np.diff(cuts))
+        # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
+        some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
+        self._of_row = ((ends - counts) // some).astype(np.uint16)
+        self.n = int(self._of_row[-1]) + 1
 
     def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
         """Deal interactions out."""
         part, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
-        order = np.argsort(bucket, kind="stable") if len(self.cuts) > 2 else slice(None)
+        order = np.argsort(bucket, kind="stable") if self.n > 1 else slice(None)
         part["key"] = (rows * np.int64(self.n_cols) + cols)[order]
         if values is not None:
             part["value"] = values[order]
-        ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
+        ends = np.cumsum(np.bincount(bucket, minlength=self.n))
         for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
             if stop > start:
                 # Open no longer than that: there may be more than a process may open.
@@ -266,7 +263,7 @@ class _Buckets:
             part["key"].sort()
             return part
 
-        return read_ahead(take, range(len(self.cuts) - 1))
+        return read_ahead(take, range(self.n))
 
 
 def _write(

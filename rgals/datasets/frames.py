@@ -82,18 +82,18 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
-    where = partial("{}, row {}".format, origin)
     is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
     take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
     names = list(frame.column_names if is_arrow else frame.columns)
-    if frame.shape[0] == 0:
-        raise InputError(f"{origin} holds no rows")
     at = choose(names, wanted, origin)
-    return _columns({role: take(position) for role, position in at.items()}, where)
+    return _columns({role: take(position) for role, position in at.items()}, origin)
 
 
-def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
+def _columns(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:
     """Columns of what holds each role; None, or no such role, where nothing does."""
+    where = partial(row.format, origin)
+    if not len(given["user"]):
+        raise InputError(f"{origin} holds no rows")
     told = [role for role in ("value", "split") if given.get(role) is not None]
     numbers = {role: number_column(given[role], role, where) for role in told}
     time = None if given.get("timestamp") is None else _time_column(given["timestamp"], where)
@@ -104,9 +104,7 @@ def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
 def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
     """Columns of a parquet file."""
     ((columns, _),) = parquet_parts(path, wanted)
-    if not len(columns["user"]):
-        raise InputError(f"{path} holds no rows")
-    return _columns(columns, partial("{}, row {}".format, path))
+    return _columns(columns, str(path))
 
 
 def parquet_parts(
@@ -151,11 +149,9 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
     sizes = [len(column) for column in source if column is not None]
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
-    if sizes[0] == 0:
-        raise InputError("the arrays hold no rows")
     if wanted["value"] is None:
         given["value"] = None
-    return _columns(given, "row {}".format)
+    return _columns(given, f"the {type(source).__name__} of arrays", "row {1}")
 
 
 def matrix_columns(X: Any) -> Columns:
