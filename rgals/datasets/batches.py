@@ -14,7 +14,7 @@ from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
 from rgals.datasets.ids import as_labels
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.read import form_of
-from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, trimmed
+from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, refuse_header
 from rgals.matrix.store import DESCRIPTION
 from rgals.matrix.validate import is_frame
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
@@ -65,7 +65,6 @@ def files_of(sources: Any) -> list[Path]:
 
 def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterator[Batch]:
     """The rows of a file in batches."""
-    pa = optional("pyarrow", "")
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
@@ -84,20 +83,30 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             user, item = (_ids([x.strip() for x in part[role]], role, where) for role in ("user", "item"))
             yield Batch(user, item, part.get("value"), where, True, 0)
         return
+    pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
     if form == "npz":
         raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
     layout = detect(path, wanted, **options)
     try:
         for part, done in _rows(layout):
-            ids = [part[role] for role in ("user", "item")]
-            if not hasattr(ids[0], "dictionary"):  # of the csv module
-                plain = [[text.replace(DOUBLED, "::") for text in column] for column in ids]
-                ids = [pa.array(column).dictionary_encode() for column in plain]
-            codes = [np.asarray(column.indices) for column in ids]
-            texts = trimmed(layout, codes, [column.dictionary.to_pylist() for column in ids], first)
-            user, item = map(pa.DictionaryArray.from_arrays, codes, map(pa.array, texts))
+            ids, again = [], np.ones(len(part["user"]), bool)
+            for role in ("user", "item"):
+                coded = part[role]
+                if not hasattr(coded, "dictionary"):
+                    texts = pa.array([text.replace(DOUBLED, "::") for text in coded], pa.string())
+                    coded = texts.dictionary_encode()
+                texts = pc.utf8_trim_whitespace(coded.dictionary)
+                if pc.any(pc.equal(pc.binary_length(texts), 0)).as_py():
+                    raise ValueError("an id is empty")
+                if layout.names is not None:
+                    is_name = pc.equal(texts, layout.names[layout.at[role]])
+                    again &= np.asarray(is_name)[np.asarray(coded.indices)]
+                ids.append(pa.DictionaryArray.from_arrays(coded.indices, texts))
+            if layout.names is not None:
+                refuse_header(layout, again, first)
+            user, item = ids
             yield Batch(user, item, part.get("value"), partial(locate, layout, first=first), True, done)
-            first += len(user)
+            first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
             check(layout)  # names the line, if one breaks a rule

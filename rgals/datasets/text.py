@@ -142,27 +142,23 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
     raw, known = collect(batch for batch, _ in batches)
     if not raw:
         raise FileFormatError(f"{layout.path} holds no rows")
-    distinct = trimmed(layout, [raw[role] for role in _IDS], known)
+    distinct = [[text.replace(DOUBLED, "::").strip() for text in texts] for texts in known]
+    if not all(text for texts in distinct for text in texts):
+        raise ValueError("an id is empty")
+    if layout.names is not None:
+        again = np.ones(len(raw["user"]), bool)
+        for role, texts in zip(_IDS, distinct, strict=True):
+            is_name = [text == layout.names[layout.at[role]] for text in texts]
+            again &= np.array(is_name)[raw[role]]
+        refuse_header(layout, again)
     return _columns(raw, distinct, partial(locate, layout), text_to_labels)
 
 
-def trimmed(
-    layout: Layout, codes: list[np.ndarray], known: list[list[str]], first: int = 0
-) -> list[list[str]]:
-    """The ids that codes number, without space around; what is empty is refused, and the header again."""
-    distinct = [[text.replace(DOUBLED, "::").strip() for text in texts] for texts in known]
-    if not all(map(all, distinct)):
-        raise ValueError("an id is empty")
-    if layout.names is not None:
-        names = [layout.names[layout.at[role]] for role in _IDS]
-        again = [
-            np.array([text == name for text in texts])[k]
-            for k, texts, name in zip(codes, distinct, names, strict=True)
-        ]
-        if (again[0] & again[1]).any():
-            where = locate(layout, int((again[0] & again[1]).argmax()), first)
-            raise FileFormatError(f"{where}: the header occurs a second time")
-    return distinct
+def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
+    """Raise where a row, counted from ``first``, is ``again`` the header."""
+    if again.any():
+        where = locate(layout, int(again.argmax()), first)
+        raise FileFormatError(f"{where}: the header occurs a second time")
 
 
 def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **options: Any) -> Columns:
