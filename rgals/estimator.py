@@ -227,7 +227,7 @@ class RGALS(
             sampler = None
             if hard is not None:
                 first = plain_iterations(self, hard)
-                sampler = Sampler(hard, train, problem.items, coefficients, first, task.seed, self.n_jobs)
+                sampler = Sampler(hard, train, coefficients, first, task.seed, self.n_jobs)
                 solver = "exact" if solver == "shared" else solver
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)

@@ -196,13 +196,11 @@ def best(
 class Sampler:
     """What a fit with hard negatives does beside its half-steps.
 
-    ``users`` and ``items`` are the matrix and its transpose. Nothing is drawn in the first ``plain``
-    iterations. The draw of another depends on ``seed``, the iteration and the factors, on nothing else.
+    ``users`` is the matrix. Nothing is drawn in the first ``plain`` iterations. The draw of another depends on ``seed``, the iteration and the factors, on nothing else.
     """
 
     hard: HardNegatives
     users: CSR
-    items: CSR
     coefficients: Coefficients
     plain: int
     seed: int

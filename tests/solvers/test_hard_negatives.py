@@ -229,7 +229,7 @@ def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver
     matrix = as_csr(X, dtype=np.float64)
     coefficients = loss.coefficients_for(Degrees.of(matrix))
     problem = Problem.of(matrix, loss, coefficients, REG, NU)
-    sampler = Sampler(HARD, matrix, problem.items, coefficients, HARD.warmup, 11, 1)
+    sampler = Sampler(HARD, matrix, coefficients, HARD.warmup, 11, 1)
     seen = []
     run(
         ALS(problem, solver(), factors(90, 5), None, sampler),
