@@ -196,7 +196,8 @@ def best(
 class Sampler:
     """What a fit with hard negatives does beside its half-steps.
 
-    ``users`` is the matrix. Nothing is drawn in the first ``plain`` iterations. The draw of another depends on ``seed``, the iteration and the factors, on nothing else.
+    ``users`` is the matrix. Nothing is drawn in the first ``plain`` iterations. The draw of another depends
+    on ``seed``, the iteration and the factors, on nothing else.
     """
 
     hard: HardNegatives
