@@ -143,12 +143,15 @@ class RGALS(
     item_scale_ : ndarray, shape (n_items,)
         Factor of the read-out; ones without ``readout_exponent``.
     loss_ : Loss
+        What was minimised, with numbers for what was "auto".
     reg_ : float
+        The strength of the regularisation that was used.
     params_ : dict
         ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
         ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives`` an ``n_iter`` of
         "auto" stays.
     n_iter_ : int
+        Iterations that ran.
     history_ : list of dict
         Per iteration: ``iteration``, ``seconds`` (training so far), ``objective``, validation metrics and
         what took the place of "auto".
@@ -156,6 +159,7 @@ class RGALS(
         ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
         one matrix; ``"svd"``; ``"dense"``.
     n_features_in_ : int
+        Number of items.
 
     See Also
     --------
