@@ -127,7 +127,7 @@ def tables() -> dict[str, str]:
         "--K",
         "64,256",
         "--losses",
-        "rg2,ials",
+        "rg2,ials,rgx,wrmf",
         "--table",
     )
     found, _, grid, *_ = printed("sgd_quality", "--tables")
