@@ -229,10 +229,13 @@ class _HalfStep:
                 root = 1 / self.xp.sqrt(scale * self.d + ridge)
                 # b is that of all pairs alone, and gets the positives' part.
                 x, b, inverse = solve(batch, rows, root, linear * self.s * root)
-                self.out[rows] = x * root
-                values.append(float((b * x).sum(dtype=np.float64)))
-                if self.inverse is not None:  # last: a chunk that ran out of memory runs again
-                    self.inverse += inverse(root * scale)
+                more = 0.0 if self.inverse is None else inverse(root * scale)
+                value, p = float((b * x).sum(dtype=np.float64)), x * root
+                # Last: a chunk that ran out of memory runs again.
+                self.out[rows] = p
+                values.append(value)
+                if self.inverse is not None:
+                    self.inverse += more
 
             self.device.chunks(len(batch.rows), self._bytes(batch), work)
         return sum(values)
