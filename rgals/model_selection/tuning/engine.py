@@ -138,10 +138,10 @@ def find(
         if not choices:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         level = max(choice.trial.level for choice in choices)
-        best = max((c for c in choices if c.trial.level == level), key=lambda c: c.judged.figure)
+        full = [pair for pair in zip(choices, tried, strict=True) if pair[0].trial.level == level]
+        best, trials = max(full, key=lambda pair: pair[0].judged.figure)
         first_K, left = best.measure.space.ladder[0], SHARE * budget
         if best.trial.params["K"] != first_K:
-            trials = tried[choices.index(best)]
             trials += polish(best.measure, best_trial(trials, min_gain), POLISH * budget)
             best = _choose(best.measure, trials, min_gain)
         else:
@@ -183,7 +183,7 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
 
 def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
     """What moving one parameter of the best setting after the other tries, while that pays."""
-    # At a K that was climbed to only two settings were tried: the best of the K below, and the rule.
+    # At a K that was climbed to only few were tried, with little budget the best of the K below and the rule.
     # Iterations and read-out stay as they are.
     space, searched, tried = measure.space, measure.prepared.searched, list[Trial]()
     signs, left = [-1.0] * len(space.dimensions), budget

@@ -1,4 +1,4 @@
-"""The trainer's chain rule, samplers and optimisers against numpy."""
+"""The chain rule of epochs, samplers and optimisers against numpy."""
 
 from __future__ import annotations
 
