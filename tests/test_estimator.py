@@ -296,6 +296,18 @@ def test_validation_metrics_are_those_of_evaluate(split):
     assert len({record["recall@20"] for record in model.history_}) > 1
 
 
+def test_validation_that_the_fit_knows_is_refused_before_the_first_iteration(split):
+    train, held_out, _ = split
+    seen = []
+    with pytest.raises(InputError, match="^validation holds no interaction that is not in X too; leave some"):
+        RGALS(K=8, n_iter=3).fit(train, validation=train, callbacks=seen.append)
+    assert not seen
+    with pytest.warns(UserWarning, match=f"^{train.nnz} interactions of validation are also in X"):
+        model = RGALS(K=8, n_iter=3, random_state=0).fit(train, validation=train + held_out)
+    expected = evaluate(model, train, held_out, metrics=("ndcg@10",))["ndcg@10"]
+    assert model.history_[-1]["ndcg@10"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_early_stopping_keeps_the_best_iterate(split):
     train, held_out, _ = split
     model = RGALS(K=32, n_iter=60, reg=1e-4, early_stopping=True, patience=3, random_state=0)

@@ -17,7 +17,7 @@ from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
 from rgals.model_selection import RGALSCV
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import setting
 
@@ -247,6 +247,9 @@ def _method(given: Any, name: str | None) -> Method:
 
 def get_methods(given: Any) -> list[Method]:
     """Methods of names (also one text with commas), losses, estimators, functions; a mapping names them."""
+    if len(getattr(given, "shape", ())) == 2:
+        what = f"methods are names, losses, estimators or functions, not {type(given).__name__}"
+        raise InputTypeError(f"{what}; the interactions come first: compare(X, methods)")
     if isinstance(given, str):
         given = given.split(",")
     elif hasattr(given, "fit") or _is_pair(given) or not isinstance(given, Iterable):

@@ -152,6 +152,10 @@ def test_every_method_can_be_built_and_its_start_is_on_its_ladders():
         get_methods("rg2,svd")
     with pytest.raises(ParameterError, match="once"):
         get_methods("rg2,rg2")
+    with pytest.raises(
+        InputTypeError, match=r"not ndarray; the interactions come first: compare\(X, methods\)"
+    ):
+        compare(["rg2"], np.eye(3))
 
 
 def test_split_keeps_a_given_test_part(data):
