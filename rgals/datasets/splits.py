@@ -191,7 +191,7 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     InputError
         There are no timestamps, or the matrix is not canonical.
     ParameterError
-        The cuts do not increase.
+        The cuts do not increase, or all interactions lie on one side of them.
 
     Examples
     --------
@@ -202,8 +202,12 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     (array([[1., 0., 0.]]), array([[0., 1., 1.]]))
     """
     found, matrix, times = _with_timestamp(X, timestamp, columns)
-    cuts, times = _cuts(cut, times)
-    return _parts(found, matrix, np.searchsorted(cuts, times, side="right"), len(cuts) + 1)
+    cuts, numbers = _cuts(cut, times)
+    part = np.searchsorted(cuts, numbers, side="right")
+    if len(part) and part.min() == part.max():  # as of a share, or of seconds where thousandths are meant
+        advice = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
+        raise ParameterError("cut", cut, f"{advice}; for a share give numpy.quantile of them")
+    return _parts(found, matrix, part, len(cuts) + 1)
 
 
 def _cuts(cut: Any, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -188,6 +188,12 @@ def test_temporal_split(X, rng):
     dates = times.astype("datetime64[s]")
     again = temporal_split(X, np.datetime64(20, "s"), dates)[0]
     assert (again != train).nnz == 0
+    # A share is no time, and seconds are no thousandths: nothing would be left to train on, or to judge by.
+    for cut in (-0.2, [50, 60], 1e12):
+        with pytest.raises(ParameterError, match=r"all timestamps, \d+ to 49, lie on one side; for a share"):
+            temporal_split(X, cut, times)
+    with pytest.raises(ParameterError, match="1970-01-01T00:00:49, lie on one side"):
+        temporal_split(X, "2024-01-01", dates)
 
 
 def test_times_must_belong_to_the_entries(X):
