@@ -14,7 +14,7 @@ AUTO = "auto"
 VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
 _K1, _B = 1.2, 0.75  # of BM25, as usual
 _CHUNK = 1 << 20  # entries that are weighted at once: bounds temporary memory
-_OLDEST = 40.0  # half-lives from which an age makes no difference: 9e-13 of a weight is left
+OLDEST = 40.0  # half-lives from which an age makes no difference: 9e-13 of a weight is left
 _FIRST = 1000  # times by which their unit is told
 # The years from 1980 to 2200 in seconds: a number of this size, or 10^3, 10^6, 10^9 times it, is such a time.
 _SINCE, _UNTIL = 10 * 365 * 86_400, 230 * 365 * 86_400
@@ -174,7 +174,7 @@ class Weighting:
                 part = self._unscaled(matrix, norms, by_item, start, stop) / self.scale
                 if self.half_life is not None and matrix.times is not None:
                     halvings = (matrix.times[start:stop] - self.newest) / self.half_life
-                    part = part * (np.exp2(np.clip(halvings, -_OLDEST, _OLDEST)) / self.left)
+                    part = part * (np.exp2(np.clip(halvings, -OLDEST, OLDEST)) / self.left)
                 values[start - first : stop - first] = np.copysign(np.maximum(np.abs(part), least), part)
             return values
 

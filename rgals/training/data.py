@@ -16,7 +16,7 @@ from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import AUTO, Values, Weighting
+from rgals.matrix.weighting import AUTO, OLDEST, Values, Weighting
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
@@ -26,6 +26,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
+_ALL_OLD = 0.9  # share of interactions that a half-life forgets: more says that it has another unit
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
@@ -111,7 +112,15 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
     from rgals.datasets.times import half_life_in
 
     replace(weighting, half_life=half_life).check_times(matrix)
-    return weighting.halving(half_life_in(half_life, matrix.times), matrix)
+    span = half_life_in(half_life, matrix.times)
+    made = weighting.halving(span, matrix)
+    assert matrix.times is not None
+    old = np.mean(matrix.times < made.newest - OLDEST * span)
+    if old > _ALL_OLD:
+        what = f"half_life={half_life!r}: {old:.1%} of the interactions are over {OLDEST:g} half-lives old"
+        advice = "a number is in the unit of the timestamps (nanoseconds for dates); '30d' says its own"
+        warnings.warn(f"{what} and weigh nothing; {advice}", ValuesWarning, stacklevel=4)
+    return made
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) -> CSR:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError
+from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError, ValuesWarning
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
 from rgals.matrix.validate import as_csr
@@ -139,6 +141,16 @@ def test_training_histories_fold_in_to_their_factors_and_files_keep_ages(rng, tm
     tomorrow = read(log(rng, n=50))
     factors = [m.partial_fit(tomorrow).user_factors_ for m in (model, again)]
     np.testing.assert_array_equal(*factors)
+
+
+def test_a_half_life_in_another_unit_than_the_times_is_warned_of(rng):
+    frame = log(rng)[["user", "item", "timestamp"]]
+    with pytest.warns(ValuesWarning, match="half_life=30: 9.* of the interactions are .*'30d' says"):
+        RGALS(K=4, half_life=30, random_state=0).fit(frame)  # nanoseconds
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RGALS(K=4, half_life="12h", random_state=0).fit(frame)
+        RGALS(K=4, half_life=DAY, random_state=0).fit(frame)
 
 
 def test_histories_are_laid_out_with_their_times(rng):
