@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
+from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, refuse_header
 from rgals.matrix.store import DESCRIPTION
-from rgals.matrix.validate import is_frame
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 

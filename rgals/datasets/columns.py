@@ -7,6 +7,7 @@ from typing import Any
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 
 ROLES = ("user", "item", "value", "timestamp", "split")
+AUTOMATIC: dict[str, Any] = dict(zip(ROLES, (None, None, "auto", "auto", "auto"), strict=True))
 _SHOWN = 30  # column names in a message
 
 # Names under which public data sets and logs call their columns, most telling first: see `plain_name`.

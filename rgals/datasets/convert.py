@@ -127,8 +127,7 @@ def convert(
     check_choice("duplicates", duplicates, MERGES)
     check_choice("header", header, (None, True, False))
     threshold, binary = check_options(min_value, binarize, duplicates)
-    wanted = {"user": None, "item": None, "value": "auto", **wanted_columns(columns)}
-    wanted |= {"timestamp": None, "split": None}
+    wanted = wanted_columns(columns) | {"timestamp": None, "split": None}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     options = _Options(threshold, binary, duplicates, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.given import is_frame
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
-from rgals.matrix.validate import is_frame, on_host
+from rgals.matrix.validate import on_host
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
 Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its categories, or mean and scale

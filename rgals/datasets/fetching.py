@@ -141,7 +141,7 @@ def fetch(
             return read_interactions(kept)
         except FileFormatError:
             kept.unlink()  # a damaged copy is made again from the source
-    data = build(parse(source, paths, progress), min_value=None, binarize=None, duplicates="last")
+    data = build(parse(source, paths, progress), duplicates="last")
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
         problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import KNOWN_NAMES, ROLES, plain_name
+from rgals.datasets.columns import AUTOMATIC, KNOWN_NAMES, plain_name
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
-from rgals.matrix.validate import as_csr, is_frame, on_host
+from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
 _ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
@@ -111,7 +111,10 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
         return X
     if is_frame(X):  # first: its columns are attributes
         X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
-        return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
+        if _is_matrix(X, columns, name):
+            user_ids, item_ids = _axes(X)
+            return Given(_matrix(X), user_ids, item_ids, frame=X)
+        X = _read(X, wanted, name)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
         times, split = getattr(X, "timestamp", None), getattr(X, "split", None)
         times = getattr(X.matrix, "times", None) if times is None else times
@@ -127,6 +130,12 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     if columns != "matrix":
         _refuse_lists(X, name)
     return Given(X)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether something is a pandas or polars DataFrame or an arrow table."""
+    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
+    return any(hasattr(X, name) for name in each) and hasattr(X, "columns")
 
 
 def _are(labels: np.ndarray, others: np.ndarray) -> bool:
@@ -213,13 +222,13 @@ def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
 
 
 def wanted_columns(columns: Any) -> dict[str, Any]:
-    """The columns asked for by the names of `read_interactions`."""
+    """The columns asked for by the names of `read_interactions`, the others as there by default."""
     if columns is None or (isinstance(columns, str) and columns == "matrix"):
-        return {}
+        return AUTOMATIC
     if isinstance(columns, Mapping):
         wanted = {_ALIASES.get(str(role), str(role)): column for role, column in columns.items()}
-        if wanted.keys() <= set(ROLES) and len(wanted) == len(columns):
-            return wanted
+        if wanted.keys() <= AUTOMATIC.keys() and len(wanted) == len(columns):
+            return AUTOMATIC | wanted
     advice = 'give a dict such as {"user": "who", "item": "what"} (also value, timestamp and split)'
     raise ParameterError("columns", columns, f'{advice}, or "matrix" if rows are users and columns items')
 
@@ -239,18 +248,20 @@ def _is_sparse(frame: Any) -> bool:
     return hasattr(frame, "iloc") and all(hasattr(dtype, "fill_value") for dtype in frame.dtypes)
 
 
-def _matrix(frame: Any) -> Given:
-    """A frame whose columns are items; a pivot table of users and items has ids."""
+def _matrix(frame: Any) -> Any:
+    """The numbers of a frame whose columns are items."""
     if hasattr(frame, "column_names"):
         columns = [np.asarray(frame.column(k)) for k in range(frame.shape[1])]
-        matrix = np.column_stack(columns) if columns else np.empty(frame.shape)
-    else:
-        matrix = frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
+        return np.reshape(columns, frame.shape[::-1]).T
+    return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
+
+
+def _axes(frame: Any) -> tuple[Any, Any]:
+    """The ids of rows and columns, which a pivot table of users and items has."""
     axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
-    called = [list(_roles(list(getattr(axis, "names", ())))) for axis in axes]
-    pivot = called == [["user"], ["item"]]
-    user_ids, item_ids = (as_labels(axis.to_numpy()) if pivot else None for axis in axes)
-    return Given(matrix, user_ids, item_ids, frame=frame)
+    if [list(_roles(list(getattr(axis, "names", ())))) for axis in axes] != [["user"], ["item"]]:
+        return None, None
+    return as_labels(axes[0].to_numpy()), as_labels(axes[1].to_numpy())
 
 
 def _names(frame: Any) -> list:
@@ -280,7 +291,7 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         text = ", ".join(map(repr, index))
         raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
     few = len(names) in _TABLE and not _is_sparse(frame)
-    ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame).matrix)))
+    ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame))))
     if numeric and not roles and not ids:
         return True
     if ids and not roles:
@@ -309,25 +320,26 @@ def _quoted(name: Any) -> str:
     return f'"{name}"' if isinstance(name, str) else repr(name)
 
 
-def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
-    """A table of users and items; equal pairs are added."""
-    from rgals.datasets.read import read_interactions
+def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
+    """The `Interactions` of a table of users and items; equal pairs are added."""
+    from rgals.datasets.frames import frame_columns
+    from rgals.datasets.interactions import build
 
+    names = _names(frame)
+    used = [*wanted.values(), *sum(_roles(names).values(), [])]
+    unused = [n for n, kind in zip(names, _kinds(frame), strict=True) if kind in "if" and n not in used]
     try:
-        data = read_interactions(frame, **wanted)
+        columns = frame_columns(frame, wanted, "the table")
+        data = build(columns)
     except (InputError, InputTypeError) as error:
-        if "the timestamp" not in str(error) or wanted.get("timestamp") is not None:
+        if "the timestamp" not in str(error) or wanted["timestamp"] != "auto":
             raise
         raise type(error)(f'{error}; columns={{"timestamp": None}} leaves the column out') from error
-    names = _names(frame)
-    roles = _roles(names)
-    used = sum(roles.values(), list(wanted.values()))
-    unused = [n for n, kind in zip(names, _kinds(frame), strict=True) if kind in "if" and n not in used]
-    if "value" not in roles and "value" not in wanted and unused:
+    if columns.value is None and wanted["value"] is not None and unused:
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
         lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
         warnings.warn(f"{why}; {lines}", UserWarning, stacklevel=4)
-    return given(data)
+    return data
 
 
 # ------------------------------------------------------------------ what is neither a frame nor a matrix

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import moments
 from rgals.files.atomic import atomic_file
-from rgals.matrix.entries import entries, entry_rows, group
+from rgals.matrix.entries import entries, entry_rows
 from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
@@ -277,7 +277,12 @@ def stored_values(
 
 
 def build(
-    columns: Columns, *, min_value: Any, binarize: Any, duplicates: str, dislike_below: float | None = None
+    columns: Columns,
+    *,
+    min_value: Any = None,
+    binarize: Any = None,
+    duplicates: str = "sum",
+    dislike_below: float | None = None,
 ) -> Interactions:
     """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
     # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
@@ -293,18 +298,16 @@ def build(
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
-    order = np.arange(len(user))
+    keys = user * np.int64(n_items) + item
+    order = np.argsort(keys, kind="stable")
     if duplicates == "last" and columns.timestamp is not None:
-        order = np.argsort(columns.timestamp, kind="stable")
-    order = order[group(item[order], n_items)]
-    order = order[group(user[order], n_users)]
-    user, item = user[order], item[order]
+        order = np.lexsort((columns.timestamp, keys))
+    user, item, keys = user[order], item[order], keys[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
     rest = {name: array[order] for name, array in marks.items() if array is not None}
 
-    first = np.ones(len(order), bool)
-    first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])
+    first = np.diff(keys, prepend=-1) > 0
     if not first.all():
         if duplicates == "error":
             k = int(np.flatnonzero(~first)[0])

@@ -9,10 +9,10 @@ from typing import Any
 import scipy.sparse as sp
 
 from rgals.datasets import frames
+from rgals.datasets.given import is_frame
 from rgals.datasets.interactions import Columns, Interactions, build, check_options
 from rgals.datasets.layout import open_bytes
 from rgals.datasets.text import gathered, is_lists, pairs, read_text
-from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.interactions import Interactions
-from rgals.matrix.entries import group, shuffled_within_rows
+from rgals.matrix.entries import shuffled_within_rows
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import ParameterError
 
@@ -155,7 +155,7 @@ def _draw(
     """Distinct pairs as sorted keys ``user * n_items + item``, about ``degrees`` of each user."""
     n_users, n_clusters = tastes.shape
     n_items = len(popularity)
-    by_cluster = group(clusters, n_clusters)
+    by_cluster = np.argsort(clusters, kind="stable")
     ends = np.cumsum(np.bincount(clusters, popularity, minlength=n_clusters))
     starts = np.concatenate([[0.0], ends[:-1]])
     within = np.cumsum(popularity[by_cluster])

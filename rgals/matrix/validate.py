@@ -78,12 +78,6 @@ def fault(
     return None
 
 
-def is_frame(X: Any) -> bool:
-    """Whether something is a pandas or polars DataFrame or an arrow table."""
-    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
-    return any(hasattr(X, name) for name in each) and hasattr(X, "columns")
-
-
 def on_host(X: Any) -> Any:
     """Arrays of other packages in the memory of numpy, sparse ones as scipy's; all else as it is.
 
@@ -107,7 +101,7 @@ def on_host(X: Any) -> Any:
 
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
-    if is_frame(X):
+    if hasattr(X, "shape") and hasattr(X, "columns"):
         places = "of a table of users and items, rgals.datasets.IdMap(ids).index finds rows and columns"
         advice = f"give {name}.to_numpy() if it has the rows and columns that are needed; {places}"
         raise InputTypeError(f"{name} is a frame and must be a matrix here; {advice}")
