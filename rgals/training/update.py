@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import given, no_ids, refuse_other_kind
+from rgals.datasets.given import given, is_frame, no_ids, refuse_other_kind
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
@@ -111,8 +111,9 @@ class Updated(FoldIn):
         Notes
         -----
         A loss, ``reg`` and statistics of ``values`` that were found for the fitted matrix stay until the next
-        `fit`; `drift` tells when that pays. Interactions that change nothing change no bit. New users and
-        items that meet only each other have nothing to start from until then.
+        `fit`; `drift` tells when that pays. Interactions that change nothing, as a frame without
+        rows has them, change no bit. New users and items that meet only each other have nothing to start from
+        until then.
 
         The call copies factors and interactions: one call a day costs little more than the rows it solves,
         one call an event much more. Two calls at once wait for each other; do not `fit` the same object at
@@ -166,7 +167,7 @@ class Updated(FoldIn):
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
         """New interactions with a row and a column for all users and items, new ones last; their labels."""
         dtype, n_users, n_items = state.item_factors.dtype, len(state.user_factors), len(state.item_factors)
-        if X is None:
+        if X is None or (is_frame(X) and not len(X)):  # a day on which nothing happened
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
         found = given(X, columns)
         if not found.labelled:

@@ -240,6 +240,22 @@ def test_nothing_changes_no_bit(what):
     assert model._snapshot is state
 
 
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize("half_life", [None, 3.0])
+def test_a_frame_without_rows_changes_nothing_and_fits_nothing(package, half_life):
+    tables = pytest.importorskip(package)
+    make = tables.table if package == "pyarrow" else tables.DataFrame
+    quiet = make({"user": [], "item": [], "timestamp": []})
+    busy = make({"user": [1, 2, 2, 3], "item": [7, 7, 8, 8], "timestamp": [1, 2, 3, 4]})
+    model = RGALS(K=2, n_iter=2, half_life=half_life, random_state=0)
+    with pytest.raises(InputError, match="no rows"):
+        model.partial_fit(quiet)
+    model.fit(busy)
+    state, digest = model._snapshot, model.fingerprint()
+    assert model.partial_fit(quiet) is model
+    assert model._snapshot is state and model.fingerprint() == digest
+
+
 class BrokenError(Exception):
     """What ends an update."""
 
