@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.given import is_frame
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
-from rgals.matrix.validate import on_host
+from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
 Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its categories, or mean and scale
@@ -36,7 +36,12 @@ def read_features(
         given = _encoded(columns, encoding, name)
     else:
         encoding = None
-    features = _matrix(given, name)
+    if getattr(given, "ndim", 2) != 2:
+        raise ShapeError(f"{name} must have two dimensions, rows x features")
+    try:
+        features = as_csr(given, name=name, dtype=np.float64, dislikes=True).to_scipy(np.float64)
+    except InputTypeError as error:
+        raise InputTypeError(f"{name} must be a matrix of numbers or a frame: {error}") from error
     if labels is None:
         if n is not None and features.shape[0] != n:
             raise ShapeError(f"{name} has {features.shape[0]} rows; one for each of {n} {label}s is needed")
@@ -57,24 +62,6 @@ def read_features(
     shape = n + len(new), features.shape[1]
     found = sp.csr_array((pairs.data, place), shape=shape)
     return found, joined(ids, rows.labels[new]), encoding, np.isin(np.arange(shape[0]), at)
-
-
-def _matrix(given: Any, name: str) -> sp.csr_array:
-    """A checked matrix, float64, rows sorted, without stored zeros."""
-    try:
-        found = sp.csr_array(on_host(given), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputTypeError(f"{name} must be a matrix of numbers or a frame: {error}") from error
-    if found.ndim != 2:
-        raise ShapeError(f"{name} must have two dimensions, rows x features")
-    found = found.copy()
-    found.sum_duplicates()
-    found.eliminate_zeros()
-    bad = np.flatnonzero(~np.isfinite(found.data))
-    if len(bad):
-        row = int(np.searchsorted(found.indptr, bad[0], side="right")) - 1
-        raise InputError(f"{name}: {found.data[bad[0]]} at row {row}, column {found.indices[bad[0]]}")
-    return found
 
 
 def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:

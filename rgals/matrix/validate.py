@@ -37,7 +37,7 @@ def _check_kind(dtype: np.dtype, name: str) -> None:
     if dtype.kind == "c":
         raise InputError(f"Complex data not supported: {name} holds {dtype}; give real weights >= 0")
     if dtype.kind not in "biuf":
-        raise InputTypeError(f"{name} holds {dtype} values; give numbers >= 0 (float, int or bool)")
+        raise InputTypeError(f"{name} holds {dtype} values; give numbers (float, int or bool)")
 
 
 def _compressed(X: Any, name: str) -> Any:
@@ -113,7 +113,7 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            must = f"{name} must be a sparse matrix or a numeric array, users x items"
+            must = f"{name} must be a sparse matrix or a numeric array"
             raise InputTypeError(f"{must}, not {type(X).__name__}") from error
     _check_kind(array.dtype, name)
     if array.ndim != 2:
@@ -177,10 +177,11 @@ def as_csr(
         line, cross = int(np.searchsorted(indptr, bad[0], side="right")) - 1, indices[bad[0]]
         row, column = (cross, line) if by_column else (line, cross)
         where, what = f"row {row}, column {column}", data[bad[0]]
+        must = "values must be finite" if dislikes else "weights must be finite and >= 0"
         if np.isnan(values[bad[0]]):
-            raise InputError(f"{name}: NaN at {where}; weights must be finite and >= 0")
+            raise InputError(f"{name}: NaN at {where}; {must}")
         if np.isinf(values[bad[0]]):
-            problem = f"is infinity or too large for {np.dtype(dtype)}; weights must be finite and >= 0"
+            problem = f"is infinity or too large for {np.dtype(dtype)}; {must}"
             raise InputError(f"{name}: value {what} at {where} {problem}")
         advice = "weights must be >= 0, or dislikes, for WRMF(dislikes=True) and IALS(dislikes=True)"
         raise InputError(f"Negative values in data passed to rgals: {name} holds {what} at {where}; {advice}")
