@@ -105,22 +105,14 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
-    n_users, n_items = matrix.shape
-    ones = np.ones(matrix.nnz, np.int8)
-    columns = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
-    user_counts, item_counts = (np.diff(m.indptr).astype(np.int64) for m in (matrix, columns))
-    user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
-    # Only what was just removed is looked at again, so that the work is linear in the interactions.
+    users, items = map(np.arange, matrix.shape)
     while True:
-        gone = np.flatnonzero(user_alive & (user_counts < k_user))
-        user_alive[gone] = False
-        item_counts -= np.bincount(matrix[gone].indices, minlength=n_items)
-        lost = np.flatnonzero(item_alive & (item_counts < k_item))
-        item_alive[lost] = False
-        user_counts -= np.bincount(columns[:, lost].indices, minlength=n_users)
-        if len(lost) == 0:
-            break
-    return np.flatnonzero(user_alive), np.flatnonzero(item_alive)
+        part = matrix[users][:, items]
+        rich = np.diff(part.indptr) >= k_user
+        liked = np.bincount(part.indices, minlength=len(items)) >= k_item
+        if rich.all() and liked.all():
+            return users, items
+        users, items = users[rich], items[liked]
 
 
 def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
