@@ -161,7 +161,7 @@ def parse_loss(text: str) -> Loss:
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
     """The matrix with the columns (and rows) of a model; says how much does not occur there."""
     times = data.timestamp if matrix is data.matrix else None
-    known = Given(matrix, data.user_ids, data.item_ids, times).laid_out(users, items)[0]
+    known = Given(matrix, data.user_ids, data.item_ids, times).laid_out(users, items, "the data")[0]
     if known.nnz < matrix.nnz:
         unknown = f"{matrix.nnz - known.nnz:,} of {matrix.nnz:,} interactions"
         say(f"{unknown} are of users or items the model does not know")

@@ -72,23 +72,27 @@ class Given:
             return matrix[users][:, items].tocsr()
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
-    def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
+    def laid_out(
+        self, users: Any, items: Any, name: str, *, grow: bool = False
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
         """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know."""
         # Interactions of unknown ids are left out; with `grow` they follow behind the known rows and columns.
         # `users=None` leaves the rows as they are.
-        sides = (users, self.user_ids), (items, self.item_ids)
         places, unknown, shape = [], [], []
-        for side, (ids, labels) in enumerate(sides):
-            if ids is None or (labels is not None and _are(ids.labels, labels)):
-                at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
-            else:
+        for side, (ids, labels) in enumerate(((users, self.user_ids), (items, self.item_ids))):
+            assert labels is not None
+            at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
+            if ids is not None and not _are(ids.labels, labels):
+                refuse_kind(ids, labels, name)
                 at = ids.index(labels, missing="mark")
                 new = np.flatnonzero(at < 0)
+            n = len(at if ids is None else ids)
             if grow:
-                at[new] = len(ids if ids is not None else at) + np.arange(len(new))
+                at[new] = n + np.arange(len(new))
+                n += len(new)
             places.append(at)
-            unknown.append(np.empty(0, object) if labels is None else labels[new])
-            shape.append((len(at) if ids is None else len(ids)) + (len(new) if grow else 0))
+            unknown.append(labels[new])
+            shape.append(n)
         if all(np.array_equal(at, np.arange(n)) for at, n in zip(places, shape, strict=True)):
             return self.timed, unknown[0], unknown[1]
         pairs = sp.coo_array(self.matrix.to_scipy() if isinstance(self.matrix, CSR) else self.matrix)
@@ -145,29 +149,21 @@ def _are(labels: np.ndarray, others: np.ndarray) -> bool:
 
 
 def beside(
-    X: Any, users: Any, items: Any, *, columns: Any = None, name: str = "X", grow: bool = False
+    X: Any, users: Any, items: Any, name: str, *, grow: bool = False
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: `laid_out`."""
-    # What has no ids has these rows and columns already. `users=None` leaves the rows as they are.
-    found = given(X, columns, name)
+    # What has no ids has these rows and columns already.
+    found = given(X, name=name)
     if not found.labelled:
         return found.matrix, np.empty(0, object), np.empty(0, object)
     if items is None:
         raise no_ids(name)
-    refuse_other_kind(found, users, items, name)
-    matrix, *unknown = found.laid_out(users, items, grow=grow)
+    matrix, *unknown = found.laid_out(users, items, name, grow=grow)
     if grow and (len(unknown[0]) or len(unknown[1])):
         new = f"{len(unknown[0])} users and {len(unknown[1])} items that the model does not know"
         said = f"{name} has {new}: the users count as cold, the items as missed"
         warnings.warn(said, UserWarning, stacklevel=4)
     return matrix, *unknown
-
-
-def refuse_other_kind(found: Given, users: Any, items: Any, name: str) -> None:
-    """Raise where ids are integers and the model's are text, or the other way round: none would be found."""
-    for known, ids in ((users, found.user_ids), (items, found.item_ids)):
-        if known is not None and ids is not None:
-            refuse_kind(known, ids, name)
 
 
 def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
@@ -176,7 +172,7 @@ def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.
         return tuple(by_ids(name, part, users, items, rows) for part in filter_)
     if not hasattr(filter_, "user_ids"):
         return filter_
-    matrix = as_csr(beside(filter_, users, items, name=name)[0], name=name, dislikes=name == "exclude")
+    matrix = as_csr(beside(filter_, users, items, name)[0], name=name, dislikes=name == "exclude")
     return matrix if rows is None else matrix.take_rows(rows)
 
 
@@ -191,7 +187,7 @@ def no_ids(name: str) -> InputError:
 def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     """The matrix of ``X`` in rows and columns with these ids; a warning says how much is of others."""
     users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
-    return left_out(name, *beside(X, users, items, name=name), "the training interactions do not have")
+    return left_out(name, *beside(X, users, items, name), "the training interactions do not have")
 
 
 def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: str) -> Any:
@@ -199,14 +195,6 @@ def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: 
     if len(users) or len(items):
         said = f"{name} has {len(users)} users and {len(items)} items that {why}"
         warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=5)
-    return matrix
-
-
-def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
-    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another."""
-    # Unknown ids are refused. `users=None`: the rows are those of new users.
-    matrix, *unknown = beside(X, users, items, name=name)
-    refuse_unknown(unknown, name)
     return matrix
 
 

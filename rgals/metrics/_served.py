@@ -125,7 +125,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     for name, one in (("train", known), ("test", found)):
         if state is not None and one is not None and one.frame is not None:
             model._check_names(one, name)
-    laid_out, *unknown = beside(found, users, items, name="test", grow=True)
+    laid_out, *unknown = beside(found, users, items, "test", grow=True)
     if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
         what = f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}"
@@ -145,7 +145,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     n_users, n_items = (m or n for m, n in zip(sizes, truth.shape))
     seen = CSR.empty(n_users, n_items)
     if known is not None:
-        matrix = left_out("train", *beside(known, users, items, name="train"), "the model does not know")
+        matrix = left_out("train", *beside(known, users, items, "train"), "the model does not know")
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     own = getattr(state, "seen", None)
     history, popular = seen if own is None else own, None

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from rgals.datasets.given import Given, by_ids, given, no_ids, refuse_other_kind, refuse_unknown
+from rgals.datasets.given import Given, by_ids, given, no_ids, refuse_unknown
 from rgals.datasets.ids import Positions, as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
@@ -130,8 +130,7 @@ class FactorRanker(Fitted):
             if (state.item_ids if items else state.user_ids) is None:
                 raise no_ids(name)
             sides = state.users if users else None, state.items if items else None
-            refuse_other_kind(found, *sides, name)
-            matrix, *unknown = found.laid_out(*sides)
+            matrix, *unknown = found.laid_out(*sides, name)
             refuse_unknown(unknown, name)
         shape = {"n_rows": len(state.user_factors)} if users else {}
         shape |= {"n_cols": len(state.item_factors)} if items else {}

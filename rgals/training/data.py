@@ -153,7 +153,7 @@ def divide(
         if names is not None and others is not None and not np.array_equal(names, others):
             why = "its columns have other names than those of X, or another order"
             raise InputError(f"validation: {why}; give validation[X.columns]")
-        laid_out, *unknown = beside(found, users, items, name="validation", grow=True)
+        laid_out, *unknown = beside(found, users, items, "validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import beside, given, refuse_unknown
 from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
 from rgals.model.ranking import FactorRanker
@@ -29,7 +29,8 @@ class OfRows(FactorRanker):
             return fixed, state, None
         found = given(X)
         fixed._check_names(found, "X")
-        matrix = in_columns(found, state.labelled_items, "X")
+        matrix, *unknown = beside(found, None, state.labelled_items, "X")
+        refuse_unknown(unknown, "X")
         return fixed, state, check_matrix(fixed, matrix, state.item_factors.dtype.type, state)
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:

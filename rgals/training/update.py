@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import given, is_frame, no_ids, refuse_other_kind
+from rgals.datasets.given import given, is_frame, no_ids
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
@@ -181,8 +181,7 @@ class Updated(FoldIn):
             return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
-        refuse_other_kind(found, state.users, state.items, "X")
-        matrix, *new = found.laid_out(state.users, state.items, grow=True)
+        matrix, *new = found.laid_out(state.users, state.items, "X", grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
