@@ -200,9 +200,7 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
                 beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
                 part = np.empty(len(batch.user), _ROW)
                 part["user"], part["item"] = users.codes(batch.user), beside.result()
-                part["value"] = (
-                    1 if batch.value is None else batch.value
-                )  # rows of files without values count 1
+                part["value"] = 1 if batch.value is None else batch.value  # without values, rows count 1
                 users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
                 valued |= batch.value is not None
                 file.write(part.view(np.uint8).data)
@@ -354,9 +352,8 @@ def _columns(
     bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress)
     with bar:
         at = 0
-        for cols, *values in zip(
-            *(_chunks(writer.folder / name, of, HEAD) for name, of in kinds), strict=True
-        ):
+        parts = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
+        for cols, *values in zip(*parts, strict=True):
             buckets.add(cols, rows.rows_between(at, at + len(cols)), values[0] if values else None)
             at += len(cols)
             bar.update(len(cols))

@@ -307,16 +307,15 @@ def build(
     marks = {"timestamp": columns.timestamp, "split": columns.split}
     rest = {name: array[order] for name, array in marks.items() if array is not None}
 
-    first = np.diff(keys, prepend=-1) > 0
-    if not first.all():
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    if len(starts) < len(keys):
         if duplicates == "error":
-            k = int(np.flatnonzero(~first)[0])
+            k = int(np.diff(keys).argmin()) + 1
             raise InputError(
                 f"{columns.where(int(order[k]))}: user {user_labels[user[k]]} and item "
                 f"{item_labels[item[k]]} occur together before ({columns.where(int(order[k - 1]))}); "
                 "give duplicates='sum', 'last' or 'max' to merge"
             )
-        starts = np.flatnonzero(first)
         if duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:

@@ -22,16 +22,21 @@ def entry_rows(matrix: sp.csr_array | CSR) -> np.ndarray:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
+def at_positions(
+    positions: np.ndarray, shape: tuple[int, int], values: np.ndarray, times: np.ndarray | None = None
+) -> CSR:
+    """The matrix with entries at ascending positions in the flattened dense matrix."""
+    rows, cols = np.divmod(positions, shape[1])
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    return CSR(indptr, cols.astype(np.int32), values, shape[1], times)
+
+
 def union(matrices: Sequence[CSR]) -> CSR | None:
     """The positions that any of several matrices of one shape stores, each with the weight 1."""
     if len(matrices) < 2:
         return matrices[0] if matrices else None
-    shape = matrices[0].shape
-    rows = np.concatenate([m.rows for m in matrices])
-    cols = np.concatenate([m.indices for m in matrices])
-    both = sp.csr_array((np.ones(len(rows), np.float32), (rows, cols)), shape=shape)
-    indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32)
-    return CSR(indptr, indices, np.empty(0, np.float32), shape[1])
+    positions = np.unique(np.concatenate([matrix.positions for matrix in matrices]))
+    return at_positions(positions, matrices[0].shape, np.empty(0, np.float32))
 
 
 def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
@@ -73,34 +78,25 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
     ``how`` says what becomes of entries that both have: "add", "replace" takes the new value, "drop" leaves
     it out. Where both have times, it says the same of these, and sums are of the later one.
     """
-    old, fresh = known.positions, new.positions
-    values = [np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]
-    at = np.minimum(np.searchsorted(old, fresh), max(len(old) - 1, 0))
-    both = old[at] == fresh if len(old) else np.zeros(len(fresh), bool)
-    changed = ~both
+    positions = np.concatenate([known.positions, new.positions])
+    order = np.argsort(positions, kind="stable")
+    positions = positions[order]
+    # Of entries that both have, the known one is the first and the new one the last.
+    first, last = (np.flatnonzero(np.diff(positions, **{side: -1})) for side in ("prepend", "append"))
+    taken = {"drop": first, "replace": last}
+    changed, columns = order[first] >= known.nnz, []
+    marks = [[np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]]
+    marks += [] if known.times is None else [[known.times, times_of(new)]]
+    for parts, total in zip(marks, (np.add, np.maximum), strict=False):
+        both = np.concatenate(parts)[order]
+        columns.append(both[taken[how]] if how in taken else total.reduceat(both, first))
+        changed |= (how == "replace") & (both[first] != both[last])
     if how == "add":
-        values[0][at[both]] += values[1][both]
-        changed[:] = True
-    elif how == "replace":
-        changed |= values[0][at] != values[1] if len(old) else True
-        values[0][at[both]] = values[1][both]
-    times = None
-    if known.times is not None:
-        times, since = known.times.copy(), times_of(new)
-        if how == "replace":
-            changed[both] |= times[at[both]] != since[both]
-        if how != "drop":
-            times[at[both]] = np.maximum(times[at[both]], since[both]) if how == "add" else since[both]
-        times = np.concatenate([times, since[~both]])
-    everything = np.concatenate([old, fresh[~both]])
-    order = np.argsort(everything, kind="stable")
-    numbers = np.concatenate([values[0], values[1][~both]])[order].astype(known.values.dtype)
-    rows, cols = np.divmod(everything[order], known.n_cols)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=known.n_rows))])
-    times = None if times is None else times[order]
-    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols, times)
+        changed = order[last] >= known.nnz
+    positions, values = positions[first], columns[0].astype(known.values.dtype)
+    out = at_positions(positions, known.shape, values, *columns[1:])
     # A like and a dislike may be 0 together.
-    return out.tidy(), new.rows[changed], new.indices[changed].astype(np.int64)
+    return out.tidy(), *np.divmod(positions[changed], known.n_cols)
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
