@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,12 @@ Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their code
 def csv_batches(layout: Layout) -> Batches:
     """The rows of a file by Python's csv module."""
     with open_lines(layout.path, layout.encoding) as lines:
-        table = filter(None, cut(chain(lines, [END]), layout.delimiter))
+        table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), layout.delimiter)))
         if layout.names is not None:
             next(table)
-        closed = False
-        while not closed:
-            batch = list(islice(table, _BATCH))
-            if batch == [[END]]:
-                break
-            closed = batch[-1:] == [[END]]
-            columns = list(zip(*batch[: len(batch) - closed], strict=True))
-            if len(columns) != layout.n_fields:
+        while batch := list(islice(table, _BATCH)):
+            columns = list(zip(*batch, strict=True))
+            if len(columns) != layout.n_fields or batch[-1][-1].endswith(END):
                 raise ValueError("a quote is never closed, or all rows have another number of fields")
             yield {r: numbers(columns[k]) if r in _NUMBERS else columns[k] for r, k in layout.at.items()}, 0
 
