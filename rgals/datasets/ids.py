@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.matrix.validate import integers
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 
@@ -181,11 +182,7 @@ class Positions:
     """
 
     def __init__(self, numbers: Any) -> None:
-        array = np.atleast_1d(np.asarray(numbers))
-        if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
-            given = f"{array.dtype} of shape {array.shape}"
-            raise InputTypeError(f"positions must be integers in one dimension, not {given}")
-        self.numbers = array.astype(np.int64)
+        self.numbers = integers("positions", numbers).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -17,20 +17,26 @@ MAX_INDEX = np.iinfo(np.int32).max
 
 def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
     """Return ``ids`` as int64 indices in ``[0, n)`` (1-D) or raise `UnknownIdError` / `InputTypeError`."""
-    try:
-        array = np.atleast_1d(np.asarray(ids))
-    except ValueError as error:
-        raise InputTypeError(f"{name} must be integers in one dimension: {error}") from error
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        given = f"{array.dtype} of shape {array.shape}"
-        raise InputTypeError(f"{name} must be integers in one dimension, not {given}")
+    array = integers(name, ids)
     bad = np.flatnonzero((array < 0) | (array >= n))
     if len(bad):
         problem = f"they run from 0 to {n - 1}"
         raise UnknownIdError(f"{name}[{bad[0]}]={array[bad[0]]} is not a {what} of this model: {problem}")
     return array.astype(np.int64)
+
+
+def integers(name: str, given: Any) -> np.ndarray:
+    """One or more integers in one dimension, or an `InputTypeError`."""
+    try:
+        array = np.atleast_1d(np.asarray(given))
+    except ValueError as error:
+        raise InputTypeError(f"{name} must be integers in one dimension: {error}") from error
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        found = f"{array.dtype} of shape {array.shape}"
+        raise InputTypeError(f"{name} must be integers in one dimension, not {found}")
+    return array
 
 
 def _check_kind(dtype: np.dtype, name: str) -> None:
