@@ -37,9 +37,13 @@ class Column:
     """
 
     def __init__(self, path: Path, offset: int, kind: Any, size: int, dtype: Any = None) -> None:
-        self.path, self.offset, self.kind, self.size = path, offset, np.dtype(kind), size
-        self.dtype = self.kind if dtype is None else np.dtype(dtype)
+        self.path, self.offset, self.kind = path, offset, np.dtype(kind)
+        self._is_like(size, self.kind if dtype is None else np.dtype(dtype))
         self.mark = self._mark(os.stat(path))
+
+    def _is_like(self, size: int, dtype: np.dtype) -> None:
+        # What an array of these numbers says of itself.
+        self.size, self.shape, self.dtype, self.itemsize = size, (size,), dtype, dtype.itemsize
 
     @staticmethod
     def _mark(status: os.stat_result) -> tuple[int, ...]:
@@ -48,16 +52,6 @@ class Column:
     def astype(self, dtype: Any) -> "Column":
         """The same numbers in another type."""
         return self if self.dtype == dtype else Column(self.path, self.offset, self.kind, self.size, dtype)
-
-    @property
-    def shape(self) -> tuple[int]:
-        """``(size,)``."""
-        return (self.size,)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a number in memory."""
-        return self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.size
@@ -98,7 +92,8 @@ class Computed(Column):
     """Numbers as long as a matrix has entries, made when they are asked for: ``make(start, stop)``."""
 
     def __init__(self, make: Callable[[int, int], np.ndarray], size: int, dtype: Any) -> None:
-        self.make, self.size, self.dtype = make, size, np.dtype(dtype)
+        self.make = make
+        self._is_like(size, np.dtype(dtype))
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers from ``start`` on, before ``stop``."""
