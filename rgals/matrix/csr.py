@@ -188,8 +188,9 @@ class CSR:
 
     def where(self, mask: np.ndarray) -> "CSR":
         """The matrix of the stored entries for which ``mask`` is true."""
-        indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[self.indptr]
-        return CSR(indptr, self.indices[mask], *self._marks(mask)).tidy()
+        whole = self.load()
+        indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[whole.indptr]
+        return CSR(indptr, whole.indices[mask], *whole._marks(mask)).tidy()
 
     def tidy(self) -> "CSR":
         """The same without zeros, and without values where all of them are 1."""
@@ -227,5 +228,6 @@ class CSR:
 
     def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
         """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""
-        values = np.ones(self.nnz, dtype) if self.is_binary else self.values.astype(dtype)
-        return sp.csr_array((values, self.indices, self.indptr), shape=self.shape, copy=True)
+        whole = self.load()
+        values = np.ones(whole.nnz, dtype) if whole.is_binary else whole.values.astype(dtype)
+        return sp.csr_array((values, whole.indices, whole.indptr), shape=self.shape, copy=True)

@@ -181,20 +181,12 @@ class StoredCSR(CSR):
         none = replace(CSR.empty(0, self.n_cols), values=self.values[:0])
         return CSR.stacked([none, *(self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs)])
 
-    def where(self, mask: np.ndarray) -> CSR:
-        """The matrix of the stored entries for which ``mask`` is true, in memory."""
-        return self.load().where(mask)
-
     def load(self) -> CSR:
         """The whole matrix in memory; what does not fit is refused before it is read."""
         size = self.nnz * (4 + (len(self.values) and self.values.itemsize)) + 8 * (self.n_rows + 1)
         what = f"loading a store with {self.nnz:,} interactions"
         _memory.require(size, what, "give a sample of its users: store.sample(100_000)")
         return self.slice_rows(0, self.n_rows)
-
-    def to_scipy(self, dtype: Any = np.float32) -> Any:
-        """A `scipy.sparse.csr_array` in memory."""
-        return self.load().to_scipy(dtype)
 
 
 def read_ahead(read: Callable[[Any], Any], spans: Iterable[Any]) -> Iterator[Any]:

@@ -53,24 +53,19 @@ class Store:
         Users x items; entries stay on the disk.
     user_ids, item_ids : ndarray
         Sorted labels, which stay on the disk too, but for texts of very different lengths.
+    shape : (int, int)
+        ``(n_users, n_items)``.
+    nnz : int
+        Number of interactions.
     """
 
     def __init__(self, path: Path, matrix: StoredCSR, user_ids: np.ndarray, item_ids: np.ndarray) -> None:
         self.path, self.matrix, self.user_ids, self.item_ids = path, matrix, user_ids, item_ids
+        self.shape, self.nnz = matrix.shape, matrix.nnz
 
     def __repr__(self) -> str:
         users, items = self.shape
         return f"Store({str(self.path)!r}: {users:,} users x {items:,} items, {self.nnz:,} interactions)"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(n_users, n_items)``."""
-        return self.matrix.shape
-
-    @property
-    def nnz(self) -> int:
-        """Number of interactions."""
-        return self.matrix.nnz
 
     def sample(self, n_users: int, random_state: int = 0) -> Sample:
         """Random users with all their interactions, in memory: what to tune on, where all do not fit.
