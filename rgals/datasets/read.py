@@ -153,12 +153,12 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         if kind == "table":
             return read_text(path, wanted, engine, **text)
         return gathered(partial(pairs, form=kind, wanted=wanted, encoding=text["encoding"]), [path])
-    if sp.issparse(source):
-        return frames.matrix_columns(_unnamed(source, wanted))
     if is_frame(source):
         return frames.frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
         return frames.array_columns(_unnamed(source, wanted), wanted)
+    if sp.issparse(source):
+        return frames.matrix_columns(_unnamed(source, wanted))
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
     raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
 
