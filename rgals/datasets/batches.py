@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
+from rgals.datasets.frames import number_column, parquet_parts
 from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
+from rgals.datasets.interactions import refuse_missing
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, refuse_header

@@ -14,8 +14,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
-from rgals.datasets.interactions import Columns, is_number, refuse
-from rgals.datasets.times import is_moment
+from rgals.datasets.interactions import Columns, is_number, refuse, refuse_missing
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import MAX_INDEX, as_csr
@@ -26,13 +25,6 @@ from rgals.runtime.lazy import optional
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
 _SPARSE = ("indptr", "indices", "data", "shape", "format")
-
-
-def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
-    """Raise for the first row without an id, where the column can tell."""
-    is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
-    if is_missing is not None:
-        refuse(is_missing(), where, f"the {role} is missing")
 
 
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
@@ -67,19 +59,6 @@ def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nda
     return np.array(items, np.float64)
 
 
-def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
-    refuse_missing(column, "timestamp", where)
-    array = np.asarray(column)
-    if array.dtype.kind == "O" and hasattr(column, "dt") and hasattr(column.dtype, "tz"):  # pandas with zones
-        array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
-    if array.dtype.kind == "O":
-        items = array.tolist()
-        refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, "the timestamp is missing")
-        numeric = all(map(is_number, items)) and not any(map(is_moment, items))
-        array = array.astype(np.float64) if numeric else array
-    return array
-
-
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
     is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
@@ -96,9 +75,8 @@ def _columns(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Col
         raise InputError(f"{origin} holds no rows")
     told = [role for role in ("value", "split") if given.get(role) is not None]
     numbers = {role: number_column(given[role], role, where) for role in told}
-    time = None if given.get("timestamp") is None else _time_column(given["timestamp"], where)
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
-    return Columns(user, item, where, numbers.get("value"), time, numbers.get("split"))
+    return Columns(user, item, where, numbers.get("value"), given.get("timestamp"), numbers.get("split"))
 
 
 def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:

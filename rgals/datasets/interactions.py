@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
-from rgals.datasets.times import moments
+from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows
 from rgals.matrix.validate import MAX_INDEX
@@ -204,7 +204,7 @@ class Columns:
     item: Coded
     where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
     value: np.ndarray | None = None
-    timestamp: np.ndarray | None = None
+    timestamp: Any = None  # of any form that `timestamps` reads
     split: np.ndarray | None = None
 
 
@@ -239,6 +239,13 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
     if len(rows):
         k = int(rows[0])
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
+
+
+def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
+    """Raise for the first row without an id, where the column can tell."""
+    is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
+    if is_missing is not None:
+        refuse(is_missing(), where, f"the {role} is missing")
 
 
 def check_values(value: np.ndarray | None, where: Callable[[int], str], negatives: bool) -> None:
@@ -346,8 +353,11 @@ def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
     return (np.cumsum(present) - 1)[codes], labels[present]
 
 
-def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps as int64 or float64; dates become nanoseconds since 1970."""
+    refuse_missing(column, "timestamp", where)
+    if hasattr(getattr(column, "dtype", None), "tz"):  # pandas with zones
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, "the timestamp is missing")
@@ -360,7 +370,11 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     if column.dtype.kind == "f":
         refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
         return column.astype(np.float64)
-    items = column.tolist()  # texts or dates: all integers, else all numbers, else all dates
+    items = column.tolist()
+    refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, "the timestamp is missing")
+    if not any(map(is_moment, items)) and all(map(is_number, items)):
+        return timestamps(column.astype(np.float64), where)
+    # Texts or dates: all integers, else all numbers, else all dates.
     for read in (partial(numbers, kind=int), numbers, moments):
         found, reason = _tried(read, items)
         if found is not None:
