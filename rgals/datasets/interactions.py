@@ -305,10 +305,10 @@ def build(
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
-    keys = user * np.int64(n_items) + item
-    order = np.argsort(keys, kind="stable")
+    order, keys = np.arange(len(user)), user * np.int64(n_items) + item
     if duplicates == "last" and columns.timestamp is not None:
-        order = np.lexsort((columns.timestamp, keys))
+        order = np.argsort(columns.timestamp, kind="stable")
+    order = order[np.argsort(keys[order], kind="stable")]
     user, item, keys = user[order], item[order], keys[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
