@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
-from rgals.matrix.entries import entries, entry_rows
+from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
@@ -308,7 +308,8 @@ def build(
     order, keys = np.arange(len(user)), user * np.int64(n_items) + item
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
-    order = order[np.argsort(keys[order], kind="stable")]
+    order = order[group(item[order], n_items)]
+    order = order[group(user[order], n_users)]
     user, item, keys = user[order], item[order], keys[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
