@@ -167,9 +167,12 @@ def beside(
 
 
 def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
-    """A filter with ids (a store, `Interactions`) as a matrix of some users; others as they are."""
+    """A filter with ids (a store, `Interactions`, a frame) as a matrix of some users; others as they are."""
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, users, items, rows) for part in filter_)
+    if is_frame(filter_):
+        filter_ = given(filter_, name=name)
+        filter_ = filter_ if filter_.labelled else filter_.matrix
     if not hasattr(filter_, "user_ids"):
         return filter_
     matrix = as_csr(beside(filter_, users, items, name)[0], name=name, dislikes=name == "exclude")

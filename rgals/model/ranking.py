@@ -205,8 +205,8 @@ class FactorRanker(Fitted):
             Length of each list; it may exceed the number of items.
         exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
             Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
-            a row for each *requested* user. ``("train", shown)`` excludes both. A store and `Interactions`
-            have ids, by which these users are found in them.
+            a row for each *requested* user. ``("train", shown)`` excludes both. A store, `Interactions` and
+            frames of users and items have ids, by which these users are found in them.
         candidates : sequence of item ids, Positions, or sparse matrix of shape (B, N), optional
             The only items that may be returned, for all or for each requested user.
         exclude_items : sequence of item ids, or Positions, optional

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from rgals import IALS, RGALS, Positions, UnknownIdError
 from rgals.baselines import EASE
 from rgals.datasets import Interactions, make_implicit
-from rgals.runtime.errors import InputTypeError
+from rgals.runtime.errors import InputError, InputTypeError
 from rgals.scoring import recommend_all
 
 pd = pytest.importorskip("pandas")
@@ -168,6 +168,25 @@ def test_ids_of_items_alone(X):
     model = RGALS(4, random_state=0).fit(sp.csr_array(X), item_ids=titles)
     assert set(model.recommend([0, 1], 3)[0].ravel()) <= set(titles)
     assert model.recommend(Positions([0, 1]), 3)[0].dtype == np.int32
+
+
+def test_frames_of_users_and_items_are_excluded_by_their_ids(X, tmp_path):
+    named, plain, _ = models(X, KINDS["text"])
+    users = ["u4", "u2"]
+    before = named.recommend(users, 5)
+    shown = pd.DataFrame({"user": ["u2", "nobody", "u9"], "item": [before.ids[1, 0], 5, 105]})
+    after = named.recommend(users, 4, exclude=("train", shown))
+    np.testing.assert_array_equal(after.ids, [before.ids[0, :4], before.ids[1, 1:]])
+    recommend_all(named, out=tmp_path / "a.csv", n=4, users=users, exclude=("train", shown))
+    written = pd.read_csv(tmp_path / "a.csv").groupby("user", sort=False)["item"].agg(list)
+    np.testing.assert_array_equal(np.stack(written[users]), after.ids)
+    wide = pd.DataFrame(np.eye(2, N))  # rows are the users asked for, columns all items
+    blocked = plain.recommend([4, 2], 5, exclude=wide)
+    np.testing.assert_array_equal(
+        blocked.ids, plain.recommend([4, 2], 5, exclude=sp.csr_array(np.eye(2, N))).ids
+    )
+    with pytest.raises(InputError, match="exclude has ids, but what it is used with has none"):
+        plain.recommend([4, 2], exclude=shown)
 
 
 def test_lists_become_frames(X):
