@@ -171,8 +171,8 @@ def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, users, items, rows) for part in filter_)
     if is_frame(filter_):
-        filter_ = given(filter_, name=name)
-        filter_ = filter_ if filter_.labelled else filter_.matrix
+        found = given(filter_, name=name)
+        filter_ = found if found.labelled else filter_  # whose columns might have another order
     if not hasattr(filter_, "user_ids"):
         return filter_
     matrix = as_csr(beside(filter_, users, items, name)[0], name=name, dislikes=name == "exclude")

@@ -152,7 +152,8 @@ def as_csr(
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
     X = on_host(X)
-    X = _compressed(X if sp.issparse(X) else _dense_to_sparse(X, name), name)
+    dense = not sp.issparse(X)
+    X = _compressed(_dense_to_sparse(X, name) if dense else X, name)
     raw_indptr, raw_indices, data, by_column = X.indptr, X.indices, X.data, X.format == "csc"
     shape = X.shape[::-1] if by_column else X.shape
     _check_shape(X.shape, n_rows, n_cols, name)
@@ -185,7 +186,10 @@ def as_csr(
         where, what = f"row {row}, column {column}", data[bad[0]]
         must = "values must be finite" if dislikes else "weights must be finite and >= 0"
         if np.isnan(values[bad[0]]):
-            raise InputError(f"{name}: NaN at {where}; {must}")
+            lines = (
+                f"{name}.fillna(0) of a frame, numpy.nan_to_num({name}) of an array, if NaN is no interaction"
+            )
+            raise InputError(f"{name}: NaN at {where}; {must}{f'; give {lines}' if dense else ''}")
         if np.isinf(values[bad[0]]):
             problem = f"is infinity or too large for {np.dtype(dtype)}; {must}"
             raise InputError(f"{name}: value {what} at {where} {problem}")

@@ -305,7 +305,7 @@ WRONG = [
     (np.array([["ann", "tea"], ["bob", "milk"]]), "text, not of numbers.*" + READ + r"\(tuple\(X\.T\)\)"),
     (np.array([["ann", "tea"], ["bob", "milk"]], object), READ + r"\(tuple\(X\.T\)\)"),
     ("ratings.csv", READ + r'\("ratings.csv"\)'),
-    (pd.DataFrame({"a": [1.0, np.nan, 0.0], "b": [2.0, 1.0, 0.0], "c": [0.0] * 3}), "NaN at row 1, column 0"),
+    (pd.DataFrame({"a": [1, np.nan, 0], "b": [2, 1, 0], "c": [0.0] * 3}), "NaN at row 1, column 0.*X.fillna"),
     (pd.DataFrame({"user": [], "item": []}), "no rows"),
     (zip(USERS, ITEMS, strict=True), "zip"),
 ]  # fmt: skip
@@ -340,16 +340,17 @@ def test_columns_of_ids_in_a_tuple_get_the_line_that_takes_them():
     model.partial_fit(read_interactions(columns))
 
 
-def test_filters_take_no_frame_for_a_matrix():
+def test_filters_take_frames_by_their_ids_and_none_for_a_matrix():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS})
-    fitted = model().fit(frame)
-    # The matrix of what is read from it has other rows and columns than the model.
+    fitted, known = model().fit(frame), read_interactions(frame)
     for kind in (pd.DataFrame, pytest.importorskip("polars").from_pandas):
-        for filters in ({"exclude": kind(frame)}, {"candidates": kind(frame)}):
-            with pytest.raises(
-                RgalsError, match=r"is a frame .* rgals.datasets.IdMap\(ids\).index finds rows"
-            ):
-                fitted.recommend(Positions([0]), **filters)
+        for name in ("exclude", "candidates"):
+            got = fitted.recommend(Positions([0]), **{name: kind(frame)})
+            np.testing.assert_array_equal(got.ids, fitted.recommend(Positions([0]), **{name: known}).ids)
+            # Rows and columns without ids might be others than the model's.
+            wide = kind(pd.DataFrame(np.ones((1, len(set(ITEMS))))).rename(columns=str))
+            with pytest.raises(RgalsError, match="is a frame and must be a matrix here; give .*to_numpy"):
+                fitted.recommend(Positions([0]), **{name: wide})
 
 
 # ------------------------------------------------------------------ ids travel

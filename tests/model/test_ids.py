@@ -180,11 +180,6 @@ def test_frames_of_users_and_items_are_excluded_by_their_ids(X, tmp_path):
     recommend_all(named, out=tmp_path / "a.csv", n=4, users=users, exclude=("train", shown))
     written = pd.read_csv(tmp_path / "a.csv").groupby("user", sort=False)["item"].agg(list)
     np.testing.assert_array_equal(np.stack(written[users]), after.ids)
-    wide = pd.DataFrame(np.eye(2, N))  # rows are the users asked for, columns all items
-    blocked = plain.recommend([4, 2], 5, exclude=wide)
-    np.testing.assert_array_equal(
-        blocked.ids, plain.recommend([4, 2], 5, exclude=sp.csr_array(np.eye(2, N))).ids
-    )
     with pytest.raises(InputError, match="exclude has ids, but what it is used with has none"):
         plain.recommend([4, 2], exclude=shown)
 
