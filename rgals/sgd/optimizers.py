@@ -12,8 +12,7 @@ import numpy as np
 
 from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
-from rgals.runtime.checks import check_choice
-from rgals.runtime.declared import Declared, parameter
+from rgals.runtime.checks import Declared, check_choice, parameter
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd.losses import State
 

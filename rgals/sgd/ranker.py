@@ -12,8 +12,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
 from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
-from rgals.runtime.checks import check_choice, check_int, or_auto
-from rgals.runtime.declared import RANGES
+from rgals.runtime.checks import RANGES, check_choice, check_int, or_auto
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.runtime.threads import workers
 from rgals.sgd.defaults import AUTOMATIC, setting

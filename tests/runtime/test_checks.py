@@ -1,14 +1,15 @@
-"""Parameters that are no usable numbers are refused by name."""
+"""Parameters that are no usable numbers are refused by name; parameters that classes declare once."""
 
 from __future__ import annotations
 
+import inspect
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import RANGES, Declared, check_real, parameter
 from rgals.runtime.errors import ParameterError
 
 
@@ -26,3 +27,68 @@ def test_numbers_of_any_type_are_taken():
 def test_what_is_no_finite_number_is_refused_by_name(value):
     with pytest.raises(ParameterError, match="share=.*give a finite number"):
         check_real("share", value)
+
+
+class Some(Declared):
+    """Two parameters."""
+
+    size: int = parameter(3, "int > 0", "How large.")
+    start: float | str = parameter("here", ("here", "there", float))
+
+
+class Fewer(Some):
+    """One of them."""
+
+    def __init__(self, size=2):
+        super().__init__(size, 0.5)
+
+
+@pytest.mark.parametrize(
+    "kind, good, bad",
+    [
+        ("int > 0", (1, 9), (0, 1.0, True, None)),
+        ("int > 0, optional", (1, None), (0, "1")),
+        ("int >= 0, optional", (0, None), (-1,)),
+        ("float >= 0", (0, 0.0, 2), (-1e-9, "0", float("nan"), float("inf"))),
+        ("float > 0", (1e-9, 2), (0, -1)),
+        ("float in [0, 1]", (0, 1), (-0.1, 1.1)),
+        ("float in (0, 1]", (1e-9, 1), (0, 1.1)),
+        ("float in [0, 1)", (0, 0.999), (-0.1, 1)),
+        ("float in (0, 1)", (1e-9, 1 - 1e-12), (0, 1)),
+        ("float", (-1e300, 0), ("x", None)),
+    ],
+)
+def test_ranges_are_what_they_say(kind, good, bad):
+    for value in good:
+        RANGES[kind]("alpha", value)
+    for value in bad:
+        with pytest.raises(ParameterError, match="alpha="):
+            RANGES[kind]("alpha", value)
+
+
+def test_a_class_has_its_parameters_in_signature_docstring_and_check():
+    assert (
+        str(inspect.signature(Some)).replace("'", "").startswith("(size: int = 3, start: float | str = here)")
+    )
+    expected = """Two parameters.
+
+    Parameters
+    ----------
+    size : int > 0, default 3
+        How large.
+    start : {"here", "there"} or float, default "here\""""
+    assert inspect.getdoc(Some) == inspect.cleandoc(expected)
+    for made in (Some(), Some(1, 0.5), Some(start="there")):
+        made.validate()
+    for made, name in (
+        (Some(0), "size=0"),
+        (Some(start="x"), "start='x'.*'there'"),
+        (Some(start=True), "start=True"),
+    ):
+        with pytest.raises(ParameterError, match=name):
+            made.validate()
+
+
+def test_a_class_describes_what_its_constructor_takes():
+    assert "size : int" in inspect.getdoc(Fewer) and "start" not in inspect.getdoc(Fewer)
+    assert (Fewer().size, Fewer(4).size, Fewer().start) == (2, 4, 0.5)

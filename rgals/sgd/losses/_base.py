@@ -8,8 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_choice, check_int
-from rgals.runtime.declared import Declared, parameter
+from rgals.runtime.checks import Declared, check_choice, check_int, parameter
 from rgals.runtime.errors import ShapeError
 
 

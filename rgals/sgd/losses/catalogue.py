@@ -3,7 +3,7 @@
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.declared import parameter
+from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import (
     Full,
     FullThresholds,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.declared import parameter
+from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core

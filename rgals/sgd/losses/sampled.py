@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.runtime.declared import parameter
+from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import Adversary, Rows, Sampled, State, hinge, row_softmax, softplus
 
 

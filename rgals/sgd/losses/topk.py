@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.declared import parameter
+from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import (
     FullThresholds,
     Rows,
