@@ -33,23 +33,24 @@ TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache
 
 #: Default batch size by the kind of a loss: users, or interactions.
 BATCH = {"full": 256, "sampled": 4096, "list": 64}
-#: Ids of users and their gradients, ids of items (None: all) and theirs.
-Gradients = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+#: With respect to the effective rows of users, and of items.
+Gradients = tuple[SideGradient, SideGradient]
 #: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
 Scored = tuple[np.ndarray, SideState, np.ndarray]
-#: The users of a batch, the values of their rows, its weight, and the step that follows, by a learning rate.
-Batch = tuple[np.ndarray, np.ndarray, float, Callable[[float], None]]
 
 
 @dataclass
-class Pairs:
-    """A batch of users and positives, the key of its draws, and what the loss is told besides."""
+class Batch:
+    """Users, or those of some interactions, the key of their draws, and the weight that a step divides by."""
 
     key: np.uint64
     users: np.ndarray
-    positives: np.ndarray
-    weights: np.ndarray | None = None
-    rows: Rows | None = None
+    weight: float = 1.0
+    block: Any = None  # the rows of the users; of interactions their items, weights,
+    positives: Any = None
+    weights: Any = None
+    rows: Any = None  # what the loss is told besides,
+    against: bool = False  # and whether the adversary steps
 
 
 class Epochs:
@@ -84,6 +85,9 @@ class Epochs:
                 rng = np.random.default_rng([seed, 3])
                 drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
                 self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
+        # In a small batch of pairs, waking other threads costs more than they do.
+        width = _SMALL if loss.kind != "sampled" else 2 if self.sampler.shared else 1 + self.sampler.n
+        self._pair_threads = self.n_threads if self.batch_size * width >= _SMALL else 1
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, optimizer)
         self._kept_sides = [*self.kept.sides, *self.adversaries]
         self.inverse_t = self.dtype.type(1 / model.temperature)
@@ -129,27 +133,28 @@ class Epochs:
         """The current factors of the items as they are scored."""
         return self.items.effective
 
+    def _arrays(self) -> dict[str, list[np.ndarray]]:
+        # By their names in a checkpoint, where those of all that is kept besides the factors are one.
+        sides = {"user": [self.users], "item": [self.items], "kept": self._kept_sides}
+        names = [(side, name) for side in sides if sides[side] for name in self.users.arrays()]
+        return {f"{side}_{name}": [part.arrays()[name] for part in sides[side]] for side, name in names}
+
     def state(self) -> dict[str, np.ndarray]:
         """Factors before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        sides, kept = (("user", self.users), ("item", self.items)), self._kept_sides
-        found = {f"{side}_{name}": array for side, of in sides for name, array in of.arrays().items()}
-        for name in kept[0].arrays() if kept else ():
-            found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in kept])
-        return found
+        several = {name: parts for name, parts in self._arrays().items() if name.startswith("kept_")}
+        flat = {name: np.concatenate([part.ravel() for part in parts]) for name, parts in several.items()}
+        return {name: parts[0] for name, parts in self._arrays().items()} | flat
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state` of the same optimiser."""
+        parts = self._arrays()
         for name, array in self.state().items():
             stored = state.get(name, np.empty(0))
             if (stored.shape, stored.dtype) != (array.shape, array.dtype):
                 what = f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}"
                 raise ModelFileError(f"{what}; this fit keeps shape {array.shape} and type {array.dtype}")
-            if not name.startswith("kept_"):
-                array[...] = stored
-                continue
-            parts = [side.arrays()[name.removeprefix("kept_")] for side in self._kept_sides]
-            ends = np.cumsum([part.size for part in parts])[:-1]
-            for part, values in zip(parts, np.split(stored, ends), strict=True):
+            ends = np.cumsum([part.size for part in parts[name]])[:-1]
+            for part, values in zip(parts[name], np.split(stored.ravel(), ends), strict=True):
                 part[...] = values.reshape(part.shape)
         with workers(self.model.n_jobs):
             for factors in (self.users, self.items, *self._kept_sides):
@@ -174,71 +179,74 @@ class Epochs:
         # Of a batch before its step, without ridges and weight decay.
         if hasattr(self.loss, "refresh"):
             self._refresh(epoch)
-        n, of = len(self._active), self._of_users
-        if self.loss.kind == "sampled":
-            n, of = self.X.nnz, self._of_pairs
+        n = self.X.nnz if self.loss.kind == "sampled" else len(self._active)
         order = np.random.default_rng([self.seed, epoch]).permutation(n)
         starts = range(0, len(order), self.batch_size)
         total = weight = 0.0
-        for batch, (start, key) in enumerate(zip(starts, self._keys(epoch, 1, len(starts)), strict=True)):
-            users, values, of_batch, step = of(order[start : start + self.batch_size], key, epoch)
+        for number, (start, key) in enumerate(zip(starts, self._keys(epoch, 1, len(starts)), strict=True)):
+            batch = self._batch(order[start : start + self.batch_size], key, epoch)
+            values, gradients = self._gradients(batch)
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
-                what = f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}"
+                what = f"the loss of user {batch.users[bad[0]]} became {values[bad[0]]} in batch {number}"
                 raise NumericalError(f"{what}: training diverged")
-            progress = (epoch + batch / len(starts)) / self.model.n_epochs
-            step(self.model.lr * self.schedule(min(progress, 1.0)))
+            progress = (epoch + number / len(starts)) / self.model.n_epochs
+            self._step(batch, gradients, self.model.lr * self.schedule(min(progress, 1.0)))
             total += float(values.sum())
-            weight += of_batch
+            weight += batch.weight
         return total / weight if weight else 0.0
-
-    @property
-    def _compiled_threads(self) -> int:
-        """For compiled code: waking the others costs more than they do in a small batch."""
-        if self.sampler is None or self.loss.kind == "list":
-            return self.n_threads
-        width = 2 if self.sampler.shared else 1 + self.sampler.n
-        return self.n_threads if self.batch_size * width >= _SMALL else 1
 
     def _keys(self, epoch: int, purpose: int, n: int) -> np.ndarray:
         return np.random.SeedSequence([self.seed, epoch, purpose]).generate_state(n, np.uint64)
 
-    def _step(self, weight: float, gradients: Gradients, lr: float) -> None:
-        held = gradients[0]
-        own: dict[str, Any] = {**self._decay, "grad_scale": 1.0 / weight}
-        theirs = own
-        if self._ridge is not None:
-            # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
-            ridge = np.zeros(len(self.users.param), self.dtype)
-            ridge[held] = self._ridge[0][held]
-            theirs = {**own, "ridge": self._ridge[1], "ridge_scale": 2.0 / self._total}
-            own = {**own, "ridge": ridge, "ridge_scale": 2.0 / weight}
-        sides: tuple[SideGradient, SideGradient] = gradients[:2], gradients[2:]
-        if self.encoder is not None:
-            sides = self.encoder.chain(*sides)
-        self.users.step(sides[0][1], lr, sides[0][0], **own)
-        self.items.step(sides[1][1], lr, sides[1][0], **theirs)
-        if self.encoder is not None:
-            self.encoder.encode()
+    def _batch(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
+        """Of interactions for losses that sample negatives for each, else of users."""
+        X, kind = self.X, self.loss.kind
+        if kind != "sampled":
+            users = np.sort(self._active[where])
+            block = X.take_rows(users)
+            weight = len(users) if kind == "list" else block.row_sums.sum()
+            return Batch(key, users, float(weight), block)
+        adversary: Any = getattr(self.loss, "adversary", None)
+        users = self.sampler.users[where]
+        weights = None if X.is_binary else X.values[where].astype(self.dtype)
+        weight = len(where) if weights is None else weights.sum(dtype=np.float64)
+        rows = Rows(X.row_counts[users], X.n_cols, self.kept.of(users)) if self._takes_rows else None
+        against = adversary is not None and adversary.turn(epoch)
+        return Batch(key, users, float(weight), None, X.indices[where], weights, rows, against)
 
-    def _of_users(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
-        """Of losses over the whole catalogue, and of lists."""
-        users = np.sort(self._active[where])
-        if self.loss.kind == "list":
-            weight = float(len(users))
-            values, found = self.list_gradient(key, users)
+    def _gradients(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
+        if self.loss.kind == "sampled":
+            return self.shared_gradient(batch) if self.sampler.shared else self.sampled_gradient(batch)
+        return self.list_gradient(batch) if self.loss.kind == "list" else self.full_gradient(batch)
+
+    def _step(self, batch: Batch, gradients: Gradients, lr: float) -> None:
+        weight, held = batch.weight, batch.users
+        if batch.against:
+            for side, (ids, grad) in zip(self.adversaries, gradients, strict=True):
+                side.step(grad, self.loss.adversary.lr, ids, grad_scale=-1.0 / weight)
         else:
-            block = self.X.take_rows(users)
-            weight = float(block.row_sums.sum())
-            values, user_grad, item_grad = self.full_gradient(users, block)
-            found = users, user_grad, None, item_grad
-        return users, values, weight, partial(self._step, weight, found)
+            both: list[dict[str, Any]] = [{**self._decay, "grad_scale": 1.0 / weight}] * 2
+            if self._ridge is not None:
+                # Users of a batch carry their whole ridge, items the part of theirs that it stands for.
+                own = np.zeros(len(self.users.param), self.dtype)
+                own[held] = self._ridge[0][held]
+                ridges = (own, 2.0 / weight), (self._ridge[1], 2.0 / self._total)
+                both = [{**both[0], "ridge": ridge, "ridge_scale": scale} for ridge, scale in ridges]
+            if self.encoder is not None:
+                gradients = self.encoder.chain(*gradients)
+            for side, (ids, grad), how in zip((self.users, self.items), gradients, both, strict=True):
+                side.step(grad, lr, ids, **how)
+            if self.encoder is not None:
+                self.encoder.encode()
+        if batch.rows is not None:  # the state has received its gradients
+            self.kept.step(batch.rows.state, held, lr, weight)
 
     # Losses over the whole catalogue: three matrix products per block of users.
 
-    def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and the gradients, with respect to effective rows, of the users and of all items."""
-        loss, n = self.loss, self.X.n_cols
+    def full_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, those of all items."""
+        loss, n, users, block = self.loss, self.X.n_cols, batch.users, batch.block
         items = self.items.effective
         scaled = self.users.effective[users] * self.inverse_t
         if self._buffer.size < len(users) * n:
@@ -262,71 +270,41 @@ class Epochs:
                 np.matmul(own, items, out=user_grad[s])
 
             self._map(chunk, len(users), CHUNK)
-            self._by_item(scores, scaled, item_grad)
+            self._map(lambda s: np.matmul(scores[:, s].T, scaled, out=item_grad[s]), n, _ITEMS)
         user_grad *= self.inverse_t
-        return values, user_grad, item_grad
-
-    def _by_item(self, grads: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-        """``grads^T rows``: the gradients of items that all rows share."""
-        self._map(lambda s: np.matmul(grads[:, s].T, rows, out=out[s]), len(out), _ITEMS)
+        return values, ((users, user_grad), (None, item_grad))
 
     # Losses with sampled negatives.
 
-    def _of_pairs(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
-        adversary: Any = getattr(self.loss, "adversary", None)
-        turn = adversary is not None and adversary.turn(epoch)
-        users, positives = self.sampler.users[where], self.X.indices[where]
-        weights = None if self.X.is_binary else self.X.values[where].astype(self.dtype)
-        total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
-        pairs = Pairs(key, users, positives, weights)
-        if self._takes_rows:
-            pairs.rows = Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
-        shared = self.sampler.shared
-        values, found = self.shared_gradient(pairs) if shared else self.sampled_gradient(pairs, against=turn)
-
-        def step(lr: float) -> None:
-            if turn:
-                for side, ids, grad in zip(self.adversaries, found[::2], found[1::2], strict=True):
-                    side.step(grad, adversary.lr, ids, grad_scale=-1.0 / total)
-            else:
-                self._step(total, found, lr)
-            if pairs.rows is not None:  # the state has received its gradients
-                self.kept.step(pairs.rows.state, users, lr, total)
-
-        return users, values, total, step
-
     def _loss(
-        self, batch: Pairs, some: slice, pos: np.ndarray, neg: np.ndarray
+        self, batch: Batch, some: slice, pos: np.ndarray, neg: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Values and the gradient of ``pos`` of some rows; ``neg`` and the batch's rows receive their own."""
-        loss, others = self.loss, []
-        if batch.rows is None:
-            answer = loss.value_and_grad(pos, neg)
-        else:
+        others, given = [neg], [pos, neg]
+        if batch.rows is not None:
             rows = batch.rows[some]
-            answer = loss.value_and_grad(pos, neg, rows)
-            others = [rows.state] if self.kept.states else []
+            given.append(rows)
+            others += [rows.state] if self.kept.states else []
             others += [] if rows.adversary is None else [rows.adversary]
-        values, dpos, *grads = checked(loss, answer, pos, neg, *others)
+        values, *grads = checked(self.loss, self.loss.value_and_grad(*given), pos, *others)
         if batch.weights is not None:
             weights = batch.weights[some]
-            values, dpos = values * weights, dpos * weights
-            grads = [grad * weights[:, None] for grad in grads]
-        for out, grad in zip((neg, *others), grads, strict=True):
+            values, *grads = values * weights, *((grad.T * weights).T for grad in grads)
+        for out, grad in zip(others, grads[1:], strict=True):
             out[:] = grad
-        return values, dpos
+        return values, grads[0]
 
-    def sampled_gradient(self, batch: Pairs, against: bool = False) -> tuple[np.ndarray, Gradients]:
-        """Values (B,) and gradients, negatives drawn for every row; ``against``: those of the adversary."""
+    def sampled_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, or those of the adversary, negatives drawn for every row."""
         users, n, rows = batch.users, self.sampler.n, batch.rows
         items = np.empty((len(users), 1 + n), np.int32)
         items[:, 0] = batch.positives
-        self.sampler.draw(batch.key, users, items, self._compiled_threads)
+        self.sampler.draw(batch.key, users, items, self._pair_threads)
         pairs = self.users.effective[users] * self.inverse_t, self.items, items
         grads = self._pair_scores(pairs)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        if rows is not None and self.adversaries:
+        if self.adversaries:
             own, theirs = self.adversaries
             second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
             rows.adversary = self._pair_scores(second)
@@ -337,7 +315,7 @@ class Epochs:
             values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
 
         self._map(piece, len(users), size)
-        if against and rows is not None and rows.adversary is not None:  # which holds gradients by now
+        if batch.against:  # `rows.adversary` holds gradients by now
             return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
@@ -345,7 +323,7 @@ class Epochs:
         """Scores of each row's items, -inf where there is none."""
         rows, side, items = pairs
         out = np.empty(items.shape, self.dtype)
-        spread(kernel.pair_scores, len(rows), self._compiled_threads, rows, side.effective, items, out)
+        spread(kernel.pair_scores, len(rows), self._pair_threads, rows, side.effective, items, out)
         return out
 
     def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
@@ -353,10 +331,10 @@ class Epochs:
         rows, side, items = pairs
         by_row = np.empty_like(rows)
         given = grads, items, side.effective
-        spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
+        spread(kernel.user_gradients, len(users), self._pair_threads, *given, by_row)
         ids, of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
         flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
-        return ids, of_users * scale, *self._sum_by_id(*flat, rows)
+        return (ids, of_users * scale), self._sum_by_id(*flat, rows)
 
     # What a loss keeps per user.
 
@@ -388,28 +366,27 @@ class Epochs:
 
     # Losses of a user's positives and sampled negatives together.
 
-    def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, Gradients]:
+    def list_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, a list for each user."""
-        loss, count = self.loss, self.X.row_counts[users]
-        items = self.sampler.lists(key, users, self.sampler.n * count)
+        users, block, count = batch.users, batch.block, batch.block.row_counts
+        items = self.sampler.lists(batch.key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
         pairs = self.users.effective[users] * self.inverse_t, self.items, items
         grads = self._pair_scores(pairs)
 
         def piece(s: slice) -> None:
             own, mask = grads[s], there[s]
-            weights = None if self.X.is_binary else self.X.take_rows(users[s]).values
+            weights = None if block.is_binary else block.slice_rows(s.start, s.stop).values
             scores = own[mask]
             indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
-            answer = loss.value_and_grad(scores, indptr, count[s], weights)
-            values[s], grad = checked(loss, answer, scores, n=len(own))
+            answer = self.loss.value_and_grad(scores, indptr, count[s], weights)
+            values[s], grad = checked(self.loss, answer, scores, n=len(own))
             own[mask] = grad
 
         self._map(piece, len(users), _LISTS)
-        grads[~there] = 0
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
-    def shared_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
+    def shared_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
         users, positives = batch.users, batch.positives
         shared = self.sampler.draw_shared(batch.key, positives)
@@ -436,12 +413,12 @@ class Epochs:
         self._map(piece, len(users), CHUNK)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
-        self._by_item(neg, scaled, shared_grad)
+        self._map(lambda s: np.matmul(neg[:, s].T, scaled, out=shared_grad[s]), len(shared), _ITEMS)
         ids = np.concatenate([shared, positives])
         factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
         of_users = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
         vectors = np.concatenate([shared_grad, scaled])
-        return values, (*of_users, *self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors))
+        return values, (of_users, self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors))
 
     def _sum_by_id(
         self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray
@@ -452,7 +429,7 @@ class Epochs:
             factors = np.ones(len(ids), self.dtype)
         out = np.empty((len(unique), vectors.shape[1]), self.dtype)
         groups = np.append(starts[unique], len(order)), order, factors
-        spread(kernel.group_sum, len(unique), self._compiled_threads, *groups, width, vectors, out)
+        spread(kernel.group_sum, len(unique), self._pair_threads, *groups, width, vectors, out)
         return unique, out
 
 
@@ -464,11 +441,10 @@ def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return turned.indptr.astype(np.int64), turned.data
 
 
-_REAL = ("f4", "f8")
-_ARRAYS: dict[str, ArraySpec] = {}
-for _side in ("user", "item"):
-    _ARRAYS |= {f"{_side}_{name}": ArraySpec(_REAL, (f"{_side}_{name}", "K")) for name in ("first", "second")}
-    _ARRAYS[f"{_side}_steps"] = ArraySpec(("i8",), (f"n_{_side}s",))
+_REAL, _SIDES = ("f4", "f8"), ("user", "item")
+_MOMENTS = [f"{side}_{name}" for side in _SIDES for name in ("first", "second")]
+_ARRAYS = {name: ArraySpec(_REAL, (name, "K")) for name in _MOMENTS}
+_ARRAYS |= {f"{side}_steps": ArraySpec(("i8",), (f"n_{side}s",)) for side in _SIDES}
 for _name, _kinds in (("factors", _REAL), ("first", _REAL), ("second", _REAL), ("steps", ("i8",))):
     _ARRAYS[f"kept_{_name}"] = ArraySpec(_kinds, (f"n_kept_{_name}",), required=False)
 CHECKPOINT = checkpoint_spec("rgals-sgd-checkpoint", Epochs.outcome, _ARRAYS)

@@ -11,7 +11,7 @@ from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
-from rgals.sgd.epochs import Epochs, Pairs
+from rgals.sgd.epochs import Batch, Epochs
 from rgals.sgd.graph import LightGCN
 from rgals.sgd.losses import (
     LLPAUC,
@@ -66,6 +66,13 @@ def trainer(
         **params,
     )
     return Epochs(model, X, (P.copy(), Q.copy()), seed=3)
+
+
+def whole(run):
+    """Values and the gradients of users and items of a loss over the catalogue, of all users."""
+    batch = Batch(np.uint64(0), np.arange(run.X.n_rows), block=run.X)
+    values, ((_, users), (_, items)) = run.full_gradient(batch)
+    return values, users, items
 
 
 CASES = [
@@ -142,8 +149,7 @@ def test_fused_softmax_in_float32_is_the_loss_in_float64(n_users, n_items, value
     exact = trainer(X, P, Q, "softmax", score)
     single = as_csr(X.to_scipy(), dtype=np.float32)
     fused = trainer(single, P.astype(np.float32), Q.astype(np.float32), "softmax", score)
-    users = np.arange(n_users)
-    expected, found = exact.full_gradient(users, X), fused.full_gradient(users, single)
+    expected, found = whole(exact), whole(fused)
     for ours, theirs, what in zip(found, expected, ("values", "users", "items"), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=4e-6 * max(np.abs(theirs).max(), 1), err_msg=what)
     assert n_items == 1 or np.abs(expected[2]).max() > 0.1
@@ -155,9 +161,7 @@ def test_fused_softmax_takes_extreme_scores_and_shows_infinite_ones(rng):
     P[:, 0], Q[::7, 0] = 100, [(-1) ** i * 100 for i in range(29)]  # scores of -1e4, 0 and 1e4
     run = trainer(X, P, Q, "softmax", temperature=1.0)
     exact = trainer(X, P.astype(float), Q.astype(float), "softmax", temperature=1.0)
-    for ours, theirs in zip(
-        run.full_gradient(np.arange(6), X), exact.full_gradient(np.arange(6), X), strict=True
-    ):
+    for ours, theirs in zip(whole(run), whole(exact), strict=True):
         assert np.isfinite(ours).all()
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
     run.users.param[3] = 1e38
@@ -350,7 +354,7 @@ def test_results_do_not_depend_on_threads(loss, sampling, rng):
     results = []
     for n_jobs in (1, 2):
         run = trainer(X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling))
-        run.n_threads = run.users.n_threads = run.items.n_threads = n_jobs
+        run.n_threads = run._pair_threads = run.users.n_threads = run.items.n_threads = n_jobs
         value = [run.epoch(0), run.epoch(1)]
         results.append((value, run.users.param, run.items.param))
     assert results[0][0] == results[1][0]
@@ -493,7 +497,7 @@ def test_in_batch_negatives_never_hold_the_own_positive(rng):
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
     run = trainer(X, P, Q, "sampled_cce", sampler="in_batch")
     users, positives = run.sampler.users, X.indices
-    values, _ = run.shared_gradient(Pairs(np.uint64(0), users, positives))
+    values, _ = run.shared_gradient(Batch(np.uint64(0), users, positives=positives))
     scores = P @ Q.T / 0.7
     for value, user, item in zip(values, users, positives, strict=True):
         others = scores[user, positives[positives != item]]
