@@ -1,12 +1,13 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import parameter
+from rgals.runtime.lazy import cached_property
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
@@ -25,6 +26,11 @@ class Lists:
         before = np.cumsum(n_positives) - n_positives
         self.at = np.arange(len(self.list_of)) + (indptr[:-1] - before)[self.list_of]  # (P,) in the scores
 
+    @cached_property
+    def ranks(self) -> "Ranks":
+        """For weights that depend on them."""
+        return Ranks(self)
+
     def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
         high = self.indptr[self.list_of + 1]
@@ -39,30 +45,29 @@ class Lists:
             start = stop
 
 
-class Ranked(Lists):
-    """With the ranks in every list, by falling score and distinct, and what swaps are made of."""
+class Ranks:
+    """The ranks in every list, by falling score and distinct, and what swaps are made of."""
 
-    def __init__(self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray) -> None:
-        super().__init__(scores, indptr, n_positives)
-        length = np.diff(indptr)
-        order = np.lexsort((-scores, np.repeat(np.arange(len(length)), length)))
-        start = np.repeat(indptr[:-1], length)
+    def __init__(self, lists: Lists) -> None:
+        at, list_of, length = lists.at, lists.list_of, np.diff(lists.indptr)
+        order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
+        start = np.repeat(lists.indptr[:-1], length)
         self.rank = np.empty(len(order), np.int64)  # (T,)
         self.rank[order] = np.arange(len(order)) - start + 1
         self.discount = _discount(self.rank)  # (T,) of DCG
         hits = np.zeros(len(order))
-        hits[self.at] = 1
+        hits[at] = 1
         # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
         self.hits, self.harmonic = np.empty((2, len(order)))
         for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
             total = np.concatenate([[0.0], np.cumsum(terms)])
             sums[order] = total[1:] - total[start]
         # (B,) rank of the first positive, and of the second, infinite where there is none.
-        self.best, self.second = top = np.full((2, len(n_positives)), np.inf)
-        own = self.rank[self.at]
+        self.best, self.second = top = np.full((2, len(length)), np.inf)
+        own = self.rank[at]
         for position in (1, 2):
-            here = np.rint(self.hits[self.at]) == position
-            top[position - 1][self.list_of[here]] = own[here]
+            here = np.rint(self.hits[at]) == position
+            top[position - 1][list_of[here]] = own[here]
 
 
 class Block:
@@ -96,16 +101,23 @@ Terms = tuple[np.ndarray, np.ndarray]  # the value of each positive, the derivat
 # All losses here are sums over pairs of a positive i and an item j of the same list, of x = s_j - s_i. A loss
 # is a function of a block of such pairs: for every positive its value, for every pair the derivative by x.
 class _Pairwise(List):
-    """A list loss that is a sum over its positives of functions of their pairs."""
+    """``L = sum_{i in I, j not in I} W_ij phi(s_j - s_i)``, W a constant for the gradient; or by `_terms`."""
 
     negatives_only: ClassVar[bool] = True
-    _lists: ClassVar[type[Lists]] = Lists
-    _terms: ClassVar[Callable[..., Terms]]
+    smooth = "logistic"  # phi is log(1 + exp(x)), else 1 / (1 + exp(-x))
+
+    def _weights(self, block: Block) -> np.ndarray | float:
+        return 1.0
+
+    def _terms(self, block: Block) -> Terms:
+        value, slope = softplus(block.x) if self.smooth == "logistic" else logistic(block.x)
+        weights = self._weights(block)
+        return block.sum(weights * value), weights * slope
 
     def value_and_grad(
         self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        lists = self._lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
+        lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
         values, grad = np.zeros(len(n_positives)), np.zeros(len(scores))
         first = lists.indptr[lists.list_of]
         if self.negatives_only:
@@ -204,24 +216,24 @@ class ListNRBP(_Pairwise):
 # What swapping positive i and negative j, of ranks r_i and r_j, changes in a metric.
 
 
-def _swap_ndcg(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_ndcg(block: Block, known: Ranks, p: float) -> np.ndarray:
     change = np.abs(known.discount[block.at][block.i] - known.discount[block.j])
     return change / ideal_dcg(block.m)[block.i]
 
 
-def _swap_nrbp(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_nrbp(block: Block, known: Ranks, p: float) -> np.ndarray:
     change = np.abs(p ** (known.rank[block.at] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
     return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
 
 
-def _swap_rr(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_rr(block: Block, known: Ranks, p: float) -> np.ndarray:
     own, r = known.rank[block.at], known.rank[block.j]
     first, second = known.best[block.list], known.second[block.list]
     other = np.where(own == first, second, first)[block.i]  # the best positive beside i
     return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
 
 
-def _swap_ap(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_ap(block: Block, known: Ranks, p: float) -> np.ndarray:
     at = block.at
     r_i, r_j = known.rank[at][block.i], known.rank[block.j]
     n_i, n_j = known.hits[at][block.i], known.hits[block.j]
@@ -235,20 +247,7 @@ def _swap_ap(block: Block, known: Ranked, p: float) -> np.ndarray:
 SWAPS = {"ndcg": _swap_ndcg, "ap": _swap_ap, "rr": _swap_rr, "nrbp": _swap_nrbp}
 
 
-class _Lambda(_Pairwise):
-    """``L = sum_{i in I, j not in I} W_ij log(1 + exp(s_j - s_i))``, W a constant for the gradient."""
-
-    smooth = "logistic"
-    _lists = Ranked
-    _weights: ClassVar[Callable[..., np.ndarray]]
-
-    def _terms(self, block: Block) -> Terms:
-        value, slope = softplus(block.x) if self.smooth == "logistic" else logistic(block.x)
-        weights = self._weights(block, cast(Ranked, block.lists))
-        return block.sum(weights * value), weights * slope
-
-
-class LambdaRank(_Lambda):
+class LambdaRank(_Pairwise):
     """Pairs weighted by what their swap would change in a metric.
 
     ``L = sum_{i in I, j not in I} |Delta_ij| log(1 + exp(s_j - s_i))``, Delta the change of the metric if the
@@ -264,11 +263,11 @@ class LambdaRank(_Lambda):
     p: float = parameter(0.9, "float in (0, 1)", "Persistence of nRBP (published: 0.8, 0.9, 0.95).")
     smooth: str = parameter("logistic", ("logistic", "sigmoid"), "The function of ``s_j - s_i``; see above.")
 
-    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
-        return SWAPS[self.metric](block, known, self.p)
+    def _weights(self, block: Block) -> np.ndarray:
+        return SWAPS[self.metric](block, block.lists.ranks, self.p)
 
 
-class LambdaLoss(_Lambda):
+class LambdaLoss(_Pairwise):
     """LambdaLoss for nDCG, and for nDCG@K.
 
     `LambdaRank` with ``W_ij = 1/log2(1 + |d|) - 1/log2(2 + |d|)``, d the difference of the ranks; with ``k``
@@ -281,8 +280,9 @@ class LambdaLoss(_Lambda):
     k: int | None = parameter(None, "int > 0, optional", "None for the whole list.")
     published: bool = parameter(False, "bool", "The weights of the public code.")
 
-    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
-        own, other = known.rank[block.at][block.i], known.rank[block.j]
+    def _weights(self, block: Block) -> np.ndarray:
+        rank = block.lists.ranks.rank
+        own, other = rank[block.at][block.i], rank[block.j]
         distance, lower = np.abs(own - other), np.maximum(own, other)
         weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
         if self.k is None:
@@ -324,7 +324,3 @@ class FullBPR(_OnCatalogue, _Pairwise):  # type: ignore[misc]
 
     Di Teodoro et al., Eq. 3.
     """
-
-    def _terms(self, block: Block) -> Terms:
-        value, slope = softplus(block.x)
-        return block.sum(value), slope
