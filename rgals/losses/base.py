@@ -154,9 +154,13 @@ def takes_dislikes(model: Any) -> bool:
     return all(getattr(one, "dislikes", False) for one in several)
 
 
-def number(exponent: float | str) -> float:
-    """An exponent; 0 where it is "auto" still, which is beside a weight that was set."""
-    return 0.0 if isinstance(exponent, str) else float(exponent)
+def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Terms of users and items for `Coefficients`: ``of_users``, and the loss's weights by degree."""
+    # An exponent that is "auto" still is beside a weight that was set.
+    exponent = 0.0 if loss.item_exponent == AUTO else float(loss.item_exponent)
+    boost, items = degrees.user_factor(loss.user_exponent), degrees.item_factor(exponent)
+    users = np.stack([term * boost for term in of_users], 1)
+    return users, np.repeat(items[:, None], 4, axis=1)
 
 
 def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:

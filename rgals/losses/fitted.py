@@ -57,19 +57,19 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     # more often than by chance, many weak directions are real: less is taken off, and rare items, which bind
     # communities together, weigh more than popular ones. Margins cannot tell this: food recipes and citations
     # have the same density, rows and columns, r = 1.1 and 21, and best values of reg 10 apart.
-    r = _within(degrees.cohesion, _COHESION) if math.isfinite(degrees.cohesion) else 1.0
+    r = float(np.clip(degrees.cohesion, *_COHESION)) if math.isfinite(degrees.cohesion) else 1.0
     # More factors can follow more of the positives; few have to spread over all pairs. It is little: with
     # the powers 0.6 and 0.18, plain fits of dense sets lost up to 8 % at K = 512 and 1024. Below K = 64 the
     # same settings serve (three sets at K = 16).
-    k = _within(K, _FACTORS) / 64
-    row, column = (_within(typical(counts), _LENGTH) for counts in (degrees.user_count, degrees.item_count))
+    k = float(np.clip(K, *_FACTORS)) / 64
+    row, column = np.clip([typical(degrees.user_count), typical(degrees.item_count)], *_LENGTH).tolist()
     alpha = numbers.alpha * k**numbers.alpha_factors
     # s is the edge of the noise: weaker directions cannot be told from a random matrix. Where all rows are as
     # long as each other, and all columns, it is `spectral_edge`; means over rows and columns would let the
     # many rare items of a long tail decide. Where columns are long, the sparser side is not all that counts.
     reg = numbers.reg / math.sqrt(min(row, column)) / r**numbers.reg_cohesion
     reg *= (20 / column) ** numbers.reg_length / k**numbers.reg_factors
-    reg = _within(reg, _REGS)
+    reg = float(np.clip(reg, *_REGS))
     if degrees.matrix is not None:  # in small matrices without structure even popularity would drown
         reg = min(reg, _PULL * largest_pull(degrees.matrix, alpha, reg / _PULL))
     return Setting(alpha, reg, numbers.exponent * math.log(1 / r))
@@ -79,7 +79,3 @@ def typical(counts: np.ndarray) -> float:
     """Length of the row of a typical interaction, the geometric mean; 1 where there are none."""
     filled = counts[counts > 0].astype(np.float64)
     return math.exp(float((filled * np.log(filled)).sum()) / filled.sum()) if len(filled) else 1.0
-
-
-def _within(value: float, limits: tuple[float, float]) -> float:
-    return min(max(float(value), limits[0]), limits[1])

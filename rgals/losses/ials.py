@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, number
+from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positive_terms
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
 
@@ -74,13 +74,7 @@ class IALS(Loss):
         }
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        boost = degrees.user_factor(self.user_exponent)
-        zero = np.zeros(len(boost))
-        found = Coefficients(
-            g=np.full(len(boost), float(self.alpha0)),
-            h=degrees.proposal(self.proposal_exponent),
-            t=zero,
-            user_terms=np.stack([boost, zero, boost, zero], 1),
-            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
-        )
+        zero = np.zeros(len(degrees.user_sum))
+        h, terms = degrees.proposal(self.proposal_exponent), positive_terms(self, degrees, 1.0, 0.0, 1.0, 0.0)
+        found = Coefficients(zero + float(self.alpha0), h, zero, *terms)
         return found.with_dislikes(float(self.dislike_weight)) if self.dislikes else found

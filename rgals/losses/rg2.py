@@ -2,9 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-import numpy as np
-
-from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, number
+from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positive_terms
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
 from rgals.runtime.checks import check_int
@@ -88,12 +86,6 @@ class RG2(Loss):
         alpha = float(self.alpha)
         base = degrees.user_sum / (2.0 * degrees.n_items)
         share = 1.0 if self.n_negatives is None else (self.n_negatives + 1) / degrees.n_items
-        boost = degrees.user_factor(self.user_exponent)
         extra = (1.0 - share) * base
-        return Coefficients(
-            g=share * base,
-            h=degrees.proposal(self.proposal_exponent),
-            t=-share * base,
-            user_terms=np.stack([alpha * boost, extra * boost, (0.5 + alpha) * boost, -extra * boost], 1),
-            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
-        )
+        terms = positive_terms(self, degrees, alpha, extra, 0.5 + alpha, -extra)
+        return Coefficients(share * base, degrees.proposal(self.proposal_exponent), -share * base, *terms)

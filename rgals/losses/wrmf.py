@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, number, weight_sums
+from rgals.losses.base import AUTO, Coefficients, Loss, positive_terms, weight_sums
 from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.matrix.csr import CSR
@@ -62,15 +62,9 @@ class WRMF(Loss):
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         alpha = float(self.alpha)
-        boost = degrees.user_factor(self.user_exponent)
-        zero = np.zeros(len(boost))
-        found = Coefficients(
-            g=np.ones(len(boost)),
-            h=np.ones(len(degrees.item_sum)),
-            t=zero,
-            user_terms=np.stack([alpha * boost, zero, alpha * boost, boost], 1),
-            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
-        )
+        n_users, n_items = degrees.shape
+        terms = positive_terms(self, degrees, alpha, 0.0, alpha, 1.0)
+        found = Coefficients(np.ones(n_users), np.ones(n_items), np.zeros(n_users), *terms)
         return found.with_dislikes(alpha * float(self.dislike_weight)) if self.dislikes else found
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
