@@ -1,9 +1,11 @@
 """What is made when it is asked for: names of a package, properties of an object, optional packages."""
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 from rgals.runtime.errors import MissingDependencyError
 
@@ -41,20 +43,12 @@ def optional(module: str, needed: str) -> Any:
         raise MissingDependencyError(needed) from error
 
 
-class cached_property(Generic[Value]):  # noqa: N801
+class cached_property(functools.cached_property[Value]):  # noqa: N801
     """`functools.cached_property` without a lock."""
 
     # Python 3.11 has one for each property of a class: a child that is forked while another thread computes
     # the property of any object would wait for ever.
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
-        self.make, self.__doc__ = make, make.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, made_for: Any, owner: type) -> Value:
-        """Compute the value and keep it in the object, where it is found from then on."""
-        if made_for is None:
-            return self  # type: ignore[return-value]  # of the class
-        return made_for.__dict__.setdefault(self.name, self.make(made_for))
+        super().__init__(make)
+        self.lock: Any = nullcontext()
