@@ -4,12 +4,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba.core.event import Event, Listener, install_listener, register, unregister
-
-if TYPE_CHECKING:
-    from rgals.runtime.bars import Bar
 
 _COMPILE = "numba:compile"
 LOG = logging.getLogger("rgals")  # says at the level INFO what ``verbose`` shows
@@ -26,9 +23,7 @@ class ProgressBar(Listener):
     told = False
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:
-        self.bar: Bar | None = None
-        self.label, self.total = label, total
-        self.listens = False
+        self.label, self.total, self.listens, self.bar = label, total, False, None
         if shown:
             from rgals.runtime import bars
 
