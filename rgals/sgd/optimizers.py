@@ -156,10 +156,7 @@ class Kept:
 
     def of(self, users: np.ndarray) -> np.ndarray:
         """What the loss keeps for each of the users, (B, s)."""
-        columns = (
-            side.param[users if state.scope == "user" else np.zeros(len(users), np.intp), 0]
-            for state, side in zip(self.states, self.sides, strict=True)
-        )
+        columns = (side.param[users % len(side.param), 0] for side in self.sides)  # there is one of the model
         return np.column_stack([np.empty((len(users), 0)), *columns])
 
     def set(self, users: np.ndarray, values: np.ndarray) -> None:

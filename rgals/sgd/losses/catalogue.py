@@ -4,15 +4,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import parameter
-from rgals.sgd.losses._base import (
-    Full,
-    FullThresholds,
-    row_softmax,
-    row_sums,
-    softplus,
-    weights_of,
-)
-from rgals.sgd.losses.sampled import BSL
+from rgals.sgd.losses._base import Full, FullThresholds, row_softmax, row_sums, softplus, weights_of
 
 
 class Softmax(Full):
@@ -121,18 +113,16 @@ class SoftmaxAtK(FullThresholds):
         return value, scores
 
 
-class FullBSL(Full, BSL):
+class FullBSL(Full, raw_scores=True):
     """`BSL` over the whole catalogue, the positives included: one log-sum serves all positives of a user.
 
     ``L_x = sum_{y in I_x} v_xy [ (t2 / t1) log sum_{y'} exp(s_xy' / t2) - s_xy / t1 ]``
     """
 
-    def __init__(self, positive_temperature: float = 0.2, negative_temperature: float = 0.2) -> None:
-        super().__init__(positive_temperature, negative_temperature)
+    positive_temperature: float = parameter(0.2, "float > 0", "t1. Published: 0.5 (Electronics).")
+    negative_temperature: float = parameter(0.2, "float > 0", "t2. Published: 0.2 (Electronics).")
 
-    def value_and_grad(  # type: ignore[override]
-        self, scores: np.ndarray, positives: CSR
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         first, second = self.positive_temperature, self.negative_temperature
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         own = row_sums(scores.reshape(-1)[where].astype(np.float64) * weights, positives)

@@ -43,6 +43,7 @@ def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> n
 class _Thresholds(Sampled):
     """The threshold that a loss keeps per user: where it starts, and how it follows the scores."""
 
+    k: int = parameter(20, "int > 0")
     threshold_lr = 0.0
 
     @property
@@ -73,7 +74,6 @@ class SampledSoftmaxAtK(_Thresholds):
     evaluation. `SoftmaxAtK` is the loss over the catalogue.
     """
 
-    k: int = parameter(20, "int > 0")
     weight_temperature: float = parameter(12.5, "float > 0", "As in `SoftmaxAtK`: the paper's 2.5 at 0.2.")
     every: int = parameter(5, "int > 0", "Epochs between two estimates of beta_u (published: 5, 20).")
     threshold: str = parameter("sampled", ("exact", "sampled"), "How beta_u is estimated; see above.")
@@ -106,7 +106,6 @@ class SampledTalos(_Thresholds, raw_scores=True):
     from the initial factors, or at a number.
     """
 
-    k: int = parameter(20, "int > 0")
     temperature: float = parameter(0.1, "float > 0")
     threshold_lr: float = parameter(1e-3, "float >= 0", "Of beta_u.")
     start: float | str = parameter("exact", ESTIMATES, "beta_u at first; see above.")
@@ -138,7 +137,6 @@ class SampledAATP(_Thresholds, raw_scores=True):
     With cosines both hinges are active unless ``|s - beta| >= 1``, which makes the loss nearly linear.
     """
 
-    k: int = parameter(20, "int > 0")
     threshold_lr: float = parameter(1e-3, "float >= 0")
     start: float | str = parameter("exact", ESTIMATES)
 
