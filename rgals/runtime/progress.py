@@ -11,7 +11,6 @@ from numba.core.event import Event, Listener, install_listener, register, unregi
 _COMPILE = "numba:compile"
 LOG = logging.getLogger("rgals")  # says at the level INFO what ``verbose`` shows
 FIRST_FIT = 10  # seconds that a first fit compiles: benchmarks/startup.py
-_NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
 
 class ProgressBar(Listener):
@@ -40,10 +39,8 @@ class ProgressBar(Listener):
     def advance(self, record: Mapping[str, Any]) -> None:
         """Advance by an iteration with these figures."""
         self._stop_listening()
-        if self.bar is None and not LOG.isEnabledFor(logging.INFO):
-            return
         reals = {key: value for key, value in record.items() if isinstance(value, float)}
-        figures = {key: f"{value:.5g}" for key, value in reals.items() if key not in _NOT_SHOWN}
+        figures = {key: f"{value:.5g}" for key, value in reals.items() if "seconds" not in key}
         shown = ", ".join(f"{key}={value}" for key, value in figures.items())
         done = record["iteration"], self.total, record["seconds"]
         LOG.info("%s %d/%d, %.3g s: %s", self.label, *done, shown)

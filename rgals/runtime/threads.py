@@ -1,5 +1,6 @@
 """Threads: how many; BLAS is held at one beside them, and restored; forks are survived."""
 
+import functools
 import itertools
 import math
 import os
@@ -119,16 +120,14 @@ class _HeldByThread(_Held, threading.local):
 
 _blas_lock = threading.RLock()
 _by_process, _by_thread = _Held(), _HeldByThread()
-_found: list[_Limit] | None = None
 
 
+@functools.cache
 def _limits(of_thread: bool) -> list[_Limit]:
     """The limits of all BLAS libraries, looked for once."""
-    global _found
-    if _found is None:
-        libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-        _found = [limit for library in libraries for limit in _limits_of(library)]
-    return [limit for limit in _found if limit.of_thread == of_thread]
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    found = [limit for library in libraries for limit in _limits_of(library)]
+    return [limit for limit in found if limit.of_thread == of_thread]
 
 
 def hold_thread() -> None:

@@ -122,13 +122,11 @@ class SideState:
         """Optimiser step for the gradient with respect to the effective rows."""
         how, n = self.optimizer, len(self.param)
         acting = coupled > 0 or decoupled > 0 or ridge is not None or (how.fades and how.n_moments > 0)
-        if ids is None:
-            rows = slots = np.arange(n, dtype=np.int32)
-        elif acting and not how.lazy:
+        ids = np.arange(n, dtype=np.int32) if ids is None else ids.astype(np.int32, copy=False)
+        rows, slots = ids, np.arange(len(ids), dtype=np.int32)
+        if acting and not how.lazy:  # rows without a gradient, too
             rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
             slots[ids] = np.arange(len(ids), dtype=np.int32)
-        else:
-            rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
         nothing = np.empty(0, self.param.dtype)
         first, second, *_ = *(getattr(how, name) for name in how.rates), 0.0, 0.0
         scales = coupled, decoupled, grad_scale, ridge_scale

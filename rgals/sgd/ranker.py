@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -236,10 +237,8 @@ class SGDRanker(Trained, BaseEstimator):
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
         for name, kind in _RANGES.items():
-            if name in AUTOMATIC:
-                or_auto(RANGES[kind], name, getattr(self, name))
-            else:
-                RANGES[kind](name, getattr(self, name))
+            check = partial(or_auto, RANGES[kind]) if name in AUTOMATIC else RANGES[kind]
+            check(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.encoder != "mf" and self.warm_start:

@@ -331,7 +331,7 @@ def library(request, monkeypatch):
     found, effective = LIBRARIES[request.param]()
     process = SimpleNamespace(select=lambda user_api: SimpleNamespace(lib_controllers=[found]))
     monkeypatch.setattr(_threads, "ThreadpoolController", lambda: process)
-    monkeypatch.setattr(_threads, "_found", None)
+    monkeypatch.setattr(_threads, "_limits", functools.cache(_threads._limits.__wrapped__))
     return SimpleNamespace(threads=effective, functions=found.dynlib)
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -35,7 +35,7 @@ class State:
     """
 
     name: str
-    scope: Literal["user", "model"] = "user"
+    scope: str = "user"
     start: float = 0.0
     low: float = -np.inf
     high: float = np.inf
@@ -66,7 +66,7 @@ class Adversary:
 
     every: int
     lr: float
-    score: Literal["cosine", "dot"] = "cosine"
+    score: str = "cosine"
     epochs: int | None = None
 
     def __post_init__(self) -> None:
@@ -104,9 +104,6 @@ class Rows:
         return Rows(self.count[rows], self.n_items, self.state[rows], scores)
 
 
-_BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
-
-
 class _Loss(Declared, BaseEstimator, ABC):
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
@@ -114,8 +111,8 @@ class _Loss(Declared, BaseEstimator, ABC):
     raw_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Attributes of _BESIDE may stand beside the bases: ``class Own(Sampled, score="dot")``."""
-        for name in _BESIDE & options.keys():
+        """Attributes of the bases may stand beside them: ``class Own(Sampled, score="dot")``."""
+        for name in [name for name in options if hasattr(cls, name)]:
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
 
@@ -238,12 +235,11 @@ def scaled(x: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def row_softmax(
-    x: np.ndarray, temperature: float = 1.0, beside: np.ndarray | float | None = None
+    x: np.ndarray, temperature: float = 1.0, beside: np.ndarray | float = -np.inf
 ) -> tuple[np.ndarray, np.ndarray]:
     """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, in place of ``x``."""
     # beside (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row without
     # any term the logarithm is taken as 0.
-    beside = -np.inf if beside is None else beside
     top = np.maximum(x.max(axis=1, initial=-np.inf), beside)
     top[top == -np.inf] = 0
     x -= top[:, None]

@@ -1,7 +1,6 @@
 """One positive against sampled negatives: softmax and its kin, BPR, BCE, squared error, learned margins."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ class SampledCCE(Sampled):
     with_positive: bool = parameter(True, "bool", "Whether the positive has a term, the 1; False is `SL`.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
+        value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else -np.inf)
         return value, -dneg.sum(axis=1), dneg
 
 
@@ -64,7 +63,7 @@ class BSL(Sampled, raw_scores=True):
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first, second = self.positive_temperature, self.negative_temperature
         any_left = (neg > -np.inf).any(axis=1)
-        rest, dneg = row_softmax(neg.copy(), second, pos if self.with_positive else None)
+        rest, dneg = row_softmax(neg.copy(), second, pos if self.with_positive else -np.inf)
         value = np.where(any_left, second / first * rest - pos.astype(np.float64) / first, 0.0)
         dpos = np.where(any_left, -(dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1)), 0)
         dneg /= dneg.dtype.type(first)
@@ -116,7 +115,7 @@ class PSL(Sampled, raw_scores=True):
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         logits, slope = ACTIVATIONS[self.activation](neg - pos[:, None])
         logits[neg == -np.inf] = -np.inf
-        rest, dneg = row_softmax(logits, self.temperature, 0.0 if self.with_positive else None)
+        rest, dneg = row_softmax(logits, self.temperature, 0.0 if self.with_positive else -np.inf)
         dneg *= slope
         dneg /= dneg.dtype.type(self.temperature)
         return rest, -dneg.sum(axis=1), dneg
@@ -143,8 +142,7 @@ class AdvInfoNCE(Sampled, raw_scores=True):
     @property
     def adversary(self) -> Adversary:
         """The second pair of factors."""
-        score: Any = self.adversary_score
-        return Adversary(self.every, self.adversary_lr, score, self.adversary_epochs)
+        return Adversary(self.every, self.adversary_lr, self.adversary_score, self.adversary_epochs)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         there = neg > -np.inf

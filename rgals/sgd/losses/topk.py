@@ -85,7 +85,7 @@ class SampledSoftmaxAtK(_Thresholds):
         return self.threshold if epoch and epoch % self.every == 0 else super().refresh(epoch)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        cost, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
+        cost, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else -np.inf)
         weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], self.weight_temperature))
         dneg *= weight.astype(dneg.dtype)[:, None]
         dpos = (slope * cost / self.weight_temperature).astype(pos.dtype) - dneg.sum(axis=1)
@@ -117,7 +117,7 @@ class SampledTalos(_Thresholds, raw_scores=True):
         any_left = (neg > -np.inf).any(axis=1)
         own, own_slope = softplus(beta - pos)
         logits, slope = softplus(beta[:, None] - neg)
-        beside = -own if self.with_positive else None
+        beside = -own if self.with_positive else -np.inf
         rest, dneg = row_softmax(np.negative(logits, out=logits), temperature, beside)
         value = np.where(any_left, own.astype(np.float64) / temperature + rest, 0.0)
         # With its own term in the sum, the positive keeps the share of the others.
