@@ -87,14 +87,12 @@ def typed_errors(fit: _Fit) -> _Fit:
 def _ran_out(error: MemoryError) -> str:
     free, said = available_bytes(), f" ({error})" if str(error) else ""
     left = "" if free is None else f"; {readable(free)} are available"
-    admitted = _admitted.get()
-    if admitted is None:
-        return (
-            f"memory ran out while the input of the fit was checked{said}{left}; give fewer interactions, "
-            "or a canonical CSR matrix in the dtype of the fit, which is not copied"
-        )
-    needed, what, advice = admitted
-    return f"memory ran out during {what}, which needs about {readable(needed)}{said}{left}; {advice}"
+    when = "while the input of the fit was checked"
+    advice = "give fewer interactions, or a canonical CSR matrix in the dtype of the fit, which is not copied"
+    if (admitted := _admitted.get()) is not None:
+        needed, what, advice = admitted
+        when = f"during {what}, which needs about {readable(needed)}"
+    return f"memory ran out {when}{said}{left}; {advice}"
 
 
 def readable(n_bytes: int) -> str:

@@ -177,8 +177,9 @@ class Epochs:
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
         # Of a batch before its step, without ridges and weight decay.
-        if hasattr(self.loss, "refresh"):
-            self._refresh(epoch)
+        source = self.loss.refresh(epoch) if hasattr(self.loss, "refresh") else None
+        if source is not None:
+            self._refresh(epoch, check_choice("refresh", source, ("exact", "sampled")))
         n = self.X.nnz if self.loss.kind == "sampled" else len(self._active)
         order = np.random.default_rng([self.seed, epoch]).permutation(n)
         starts = range(0, len(order), self.batch_size)
@@ -309,7 +310,7 @@ class Epochs:
             second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
             rows.adversary = self._pair_scores(second)
         values, pos = np.empty(len(users)), grads[:, 0].copy()
-        size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
+        size = max(1, min(_ROWS, _ROWS * 128 // n))  # in cache-sized pieces
 
         def piece(s: slice) -> None:
             values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
@@ -338,13 +339,8 @@ class Epochs:
 
     # What a loss keeps per user.
 
-    def _refresh(self, epoch: int) -> None:
-        """Let the loss estimate its state, where it asks for that before this epoch."""
-        loss = self.loss
-        source = loss.refresh(epoch)
-        if source is None:
-            return
-        check_choice("refresh", source, ("exact", "sampled"))
+    def _refresh(self, epoch: int, source: str) -> None:
+        """Let the loss estimate its state before this epoch."""
         users = self._active
         keys = self._keys(epoch, 2, -(-len(users) // CHUNK))
         estimates = np.empty((len(users), len(self.kept.states)))
@@ -359,7 +355,7 @@ class Epochs:
                 items = self.sampler.lists(keys[s.start // CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
-            estimates[s] = loss.estimate(scores)
+            estimates[s] = self.loss.estimate(scores)
 
         self._map(some, len(users), CHUNK)
         self.kept.set(users, estimates)
@@ -395,15 +391,13 @@ class Epochs:
         item_rows, own = self.items.effective[shared], self.items.effective[positives]
         neg = np.empty((len(users), len(shared)), self.dtype)
         dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
-        correction = None if self._correction is None else self._correction[shared]
-
+        correction = 0 if self._correction is None else self._correction[shared]
         owned = users, self.X.indptr, self.X.indices, positives
         masked = *owned, starts_of, order, self.sampler.exclude_positives
 
         def piece(s: slice) -> None:
             np.matmul(scaled[s], item_rows.T, out=neg[s])
-            if correction is not None:
-                neg[s] -= correction
+            neg[s] -= correction
             kernel.mask_items(s.start, s.stop, neg, *masked)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
             values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
@@ -425,8 +419,7 @@ class Epochs:
     ) -> tuple[np.ndarray, np.ndarray]:
         starts, order = _group(ids, n)
         unique = np.flatnonzero(np.diff(starts)).astype(np.int32)
-        if factors is None:
-            factors = np.ones(len(ids), self.dtype)
+        factors = np.ones(len(ids), self.dtype) if factors is None else factors
         out = np.empty((len(unique), vectors.shape[1]), self.dtype)
         groups = np.append(starts[unique], len(order)), order, factors
         spread(kernel.group_sum, len(unique), self._pair_threads, *groups, width, vectors, out)
