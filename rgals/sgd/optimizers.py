@@ -147,10 +147,8 @@ class Kept:
         self, states: tuple[State, ...], n_users: int, dtype: np.dtype, optimizer: Optimizer
     ) -> None:
         self.states = states
-        self.sides = [
-            SideState(np.full((n_users if s.scope == "user" else 1, 1), s.start, dtype), False, optimizer)
-            for s in states
-        ]
+        starts = (np.full((n_users if s.scope == "user" else 1, 1), s.start, dtype) for s in states)
+        self.sides = [SideState(start, False, optimizer) for start in starts]
 
     def of(self, users: np.ndarray) -> np.ndarray:
         """What the loss keeps for each of the users, (B, s)."""

@@ -218,20 +218,17 @@ def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, slope
 
 
-def logistic(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def logistic(x: np.ndarray, temperature: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """``1 / (1 + exp(-x))`` and its derivative, which does not cancel, for any x including -inf and inf."""
+    if temperature is not None:  # of x over it, held where nothing changes any more and it cannot overflow
+        bound = _FLAT * temperature
+        x = np.clip(x, -bound, bound) / x.dtype.type(temperature)
     small = np.exp(-np.abs(x))
     below = 1 / (1 + small)
     slope = small * below
     slope *= below
     small *= below
     return np.where(x >= 0, below, small), slope
-
-
-def scaled(x: np.ndarray, temperature: float) -> np.ndarray:
-    """``x / temperature``, held where exp and logistic no longer change, so that it cannot overflow."""
-    bound = _FLAT * temperature
-    return np.clip(x, -bound, bound) / x.dtype.type(temperature)
 
 
 def row_softmax(

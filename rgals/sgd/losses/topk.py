@@ -17,7 +17,6 @@ from rgals.sgd.losses._base import (
     logistic,
     row_softmax,
     row_sums,
-    scaled,
     softplus,
     weights_of,
 )
@@ -86,7 +85,7 @@ class SampledSoftmaxAtK(_Thresholds):
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         cost, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else -np.inf)
-        weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], self.weight_temperature))
+        weight, slope = logistic(pos.astype(np.float64) - rows.state[:, 0], self.weight_temperature)
         dneg *= weight.astype(dneg.dtype)[:, None]
         dpos = (slope * cost / self.weight_temperature).astype(pos.dtype) - dneg.sum(axis=1)
         return weight * cost, dpos, dneg, np.zeros((len(pos), 1))
@@ -225,15 +224,15 @@ class RSAtK(Sampled, raw_scores=True, takes_rows=True):
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         first, second = self.score_temperature, self.rank_temperature
-        above, dneg = logistic(scaled(neg - pos[:, None], first))
+        above, dneg = logistic(neg - pos[:, None], first)
         there = neg > -np.inf
         above[~there], dneg[~there] = 0, 0
         factor = rows.n_items / np.maximum(there.sum(axis=1), 1) if self.rescale else np.ones(len(pos))
         rank = factor * above.sum(axis=1, dtype=np.float64)
-        inside, slope = logistic(scaled(self.k - 1 - rank, second))
+        inside, slope = logistic(self.k - 1 - rank, second)
         dneg *= (slope * factor / (first * second)).astype(dneg.dtype)[:, None]
         # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits.
-        value = logistic(scaled(rank - (self.k - 1), second))[0]
+        value = logistic(rank - (self.k - 1), second)[0]
         return value, -dneg.sum(axis=1), dneg
 
 
@@ -316,11 +315,10 @@ class LLPAUC(Sampled, raw_scores=True):
         p, dp = logistic(pos.astype(np.float64))
         q, dq = logistic(neg)
         n = np.maximum((neg > -np.inf).sum(axis=1), 1)
-        dtype = neg.dtype.type
         first, p_slope = softplus(5 * (-((p - a) ** 2) + 2 * (1 + g) * p - s1))
         gap = q - b.astype(neg.dtype)[:, None]
         inner = gap * gap + (2 * (1 + g)).astype(neg.dtype)[:, None] * q - s2.astype(neg.dtype)[:, None]
-        inner *= dtype(5)
+        inner *= neg.dtype.type(5)
         inner[neg == -np.inf] = -np.inf
         rest, c = softplus(inner)
         c /= (beta * n).astype(neg.dtype)[:, None]
