@@ -206,10 +206,7 @@ def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
 
 def _own_limit() -> int | None:
     """What is left of the limit on this process's address space."""
-    if resource is None:
-        return None
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
+    if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return None
     try:
         pages = int((cgroups.PROC / "self/statm").read_text().split()[0])

@@ -331,8 +331,7 @@ class Epochs:
         """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
         rows, side, items = pairs
         by_row = np.empty_like(rows)
-        given = grads, items, side.effective
-        spread(kernel.user_gradients, len(users), self._pair_threads, *given, by_row)
+        spread(kernel.user_gradients, len(users), self._pair_threads, grads, items, side.effective, by_row)
         ids, of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
         flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
         return (ids, of_users * scale), self._sum_by_id(*flat, rows)

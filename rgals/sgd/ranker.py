@@ -244,7 +244,6 @@ class SGDRanker(Trained, BaseEstimator):
         if self.encoder != "mf" and self.warm_start:
             advice = f"the factors of a fit with encoder={self.encoder!r} are propagated: give False"
             raise ParameterError("warm_start", True, advice)
-        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
         get_optimizer(self.optimizer, self.momentum)
         get_schedule(self.schedule, self.warmup)
         loss = get_loss(self.loss)
@@ -260,7 +259,7 @@ class SGDRanker(Trained, BaseEstimator):
         if asked["checkpoint"] is not None and not isinstance(self.schedule, str):
             advice = "a checkpoint cannot hold a function; give the name of a schedule"
             raise ParameterError("schedule", self.schedule, advice)
-        return np.dtype(dtype_name(self.dtype))
+        return np.dtype(check_choice("dtype", dtype_name(self.dtype), ("float32", "float64")))
 
     @property
     def params_(self) -> dict[str, Any]:

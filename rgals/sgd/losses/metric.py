@@ -36,13 +36,12 @@ class Lists:
         high = self.indptr[self.list_of + 1]
         some = np.flatnonzero(high > low)
         ends = np.cumsum((high - low)[some])
-        start = 0
+        start = done = 0
         while start < len(some):
-            done = ends[start - 1] if start else 0
             stop = max(int(np.searchsorted(ends, done + _PAIRS, "right")), start + 1)
             p = some[start:stop]
             yield Block(self, p, low[p], high[p])
-            start = stop
+            start, done = stop, ends[stop - 1]
 
 
 class Ranks:
