@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_fit_is_refused(X, tmp_path, change, word):
     elif change == "one row more":
         other = np.vstack([other, other[:1]])
     elif change == "validation":
-        more = {"validation": X}
+        more = {"validation": (other == 0).astype(float)}
     model = RGALS(**{"K": 3, "random_state": 0, "n_iter": 6, **params})
     with pytest.raises(CheckpointError, match=word):
         model.fit(other, checkpoint=tmp_path, **more)

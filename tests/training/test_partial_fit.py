@@ -286,7 +286,7 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
             model.partial_fit(day(M + 2))
         assert model._snapshot is state and calls == at
         assert (user_bytes, item_bytes) == tuple(factors.tobytes() for factors in model.factors_)
-        assert type(state).fingerprint.make(state) == digest
+        assert type(state).fingerprint.func(state) == digest
     at, calls = 0, 0
     assert model.partial_fit(day(M + 2))._snapshot is not state and calls == 4
 
