@@ -88,25 +88,32 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
     ``how`` says what becomes of entries that both have: "add", "replace" takes the new value, "drop" leaves
     it out. Where both have times, it says the same of these, and sums are of the later one.
     """
-    positions = np.concatenate([known.positions, new.positions])
-    order = np.argsort(positions, kind="stable")
-    positions = positions[order]
-    # Of entries that both have, the known one is the first and the new one the last.
-    first, last = (np.flatnonzero(np.diff(positions, **{side: -1})) for side in ("prepend", "append"))
-    taken = {"drop": first, "replace": last}
-    changed, columns = order[first] >= known.nnz, []
-    marks = [[np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]]
-    marks += [] if known.times is None else [[known.times, times_of(new)]]
-    for parts, total in zip(marks, (np.add, np.maximum), strict=False):
-        both = np.concatenate(parts)[order]
-        columns.append(both[taken[how]] if how in taken else total.reduceat(both, first))
-        changed |= (how == "replace") & (both[first] != both[last])
+    old, fresh = known.positions, new.positions
+    values = [np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]
+    at = np.minimum(np.searchsorted(old, fresh), max(len(old) - 1, 0))
+    both = old[at] == fresh if len(old) else np.zeros(len(fresh), bool)
+    changed = ~both
     if how == "add":
-        changed = order[last] >= known.nnz
-    positions, values = positions[first], columns[0].astype(known.values.dtype)
-    out = at_positions(positions, known.shape, values, *columns[1:])
+        values[0][at[both]] += values[1][both]
+        changed[:] = True
+    elif how == "replace":
+        changed |= values[0][at] != values[1] if len(old) else True
+        values[0][at[both]] = values[1][both]
+    times = None
+    if known.times is not None:
+        times, since = known.times.copy(), times_of(new)
+        if how == "replace":
+            changed[both] |= times[at[both]] != since[both]
+        if how != "drop":
+            times[at[both]] = np.maximum(times[at[both]], since[both]) if how == "add" else since[both]
+        times = np.concatenate([times, since[~both]])
+    everything = np.concatenate([old, fresh[~both]])
+    order = np.argsort(everything, kind="stable")
+    numbers = np.concatenate([values[0], values[1][~both]])[order].astype(known.values.dtype)
+    times = None if times is None else times[order]
+    out = at_positions(everything[order], known.shape, numbers, times)
     # A like and a dislike may be 0 together.
-    return out.tidy(), *np.divmod(positions[changed], known.n_cols)
+    return out.tidy(), new.rows[changed], new.indices[changed].astype(np.int64)
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
