@@ -69,7 +69,8 @@ class Sampler:
         if uniform:
             self.correction[:] = 0
         nothing = np.empty(0, np.uint64), np.empty(0, np.int32)
-        self._table = nothing if uniform or self.in_batch else alias_table(probability)
+        table = nothing if uniform or self.in_batch else alias_table(probability)
+        self._source = X.indptr, X.indices, X.n_cols, *table  # of all draws
         if not self.in_batch and not self.for_lists:
             self._check_room(int(np.count_nonzero(weight)))
 
@@ -91,9 +92,8 @@ class Sampler:
 
     def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray, n_threads: int = 1) -> None:
         """Fill ``items[:, 1:]`` (B, 1 + n) with negatives of the users; column 0 holds the positives."""
-        known = users, self.X.indptr, self.X.indices
         how = self.exclude_positives, not self.replacement
-        spread(kernel.draw, len(users), n_threads, key, *known, self.X.n_cols, *self._table, *how, items)
+        spread(kernel.draw, len(users), n_threads, key, users, *self._source, *how, items)
 
     def lists(
         self, key: np.uint64, users: np.ndarray, needed: np.ndarray | int, *, distinct: bool = False
@@ -102,7 +102,6 @@ class Sampler:
         distinct = distinct or not self.replacement
         block = self.X.take_rows(users)
         count = block.row_counts
-        needed = np.broadcast_to(needed, count.shape)
         room = self.X.n_cols - count
         needed = np.minimum(needed, room) if distinct else np.where(room > 0, needed, 0)
         items = np.full((len(users), int((count + needed).max(initial=0))), -1, np.int32)
@@ -115,8 +114,7 @@ class Sampler:
             width = int(needed[some].max())
             drawn = np.full((len(some), 1 + width), -1, np.int32)
             own = np.uint64((int(key) + int(group)) % (1 << 64))
-            rows = users[some], self.X.indptr, self.X.indices, self.X.n_cols
-            kernel.draw(0, len(some), own, *rows, *self._table, True, distinct, drawn)
+            kernel.draw(0, len(some), own, users[some], *self._source, True, distinct, drawn)
             row, at = np.nonzero(np.arange(width) < needed[some][:, None])
             items[some[row], count[some][row] + at] = drawn[row, 1 + at]
         return items
@@ -126,6 +124,6 @@ class Sampler:
         if self.in_batch:
             return positives
         items = np.full((1, 1 + self.n), -1, np.int32)
-        nobody = np.zeros(1, np.int32), np.zeros(2, np.int64), np.empty(0, np.int32)
-        kernel.draw(0, 1, key, *nobody, self.X.n_cols, *self._table, False, not self.replacement, items)
+        anybody = np.zeros(1, np.int32)  # no positives are left out
+        kernel.draw(0, 1, key, anybody, *self._source, False, not self.replacement, items)
         return items[0, 1:].copy()
