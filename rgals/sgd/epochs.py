@@ -266,8 +266,7 @@ class Epochs:
                 np.matmul(scaled[s], items.T, out=own)
                 answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
                 values[s], grad = checked(loss, answer, own)
-                if not np.shares_memory(grad, own):
-                    own[:] = grad
+                own[:] = grad
                 np.matmul(own, items, out=user_grad[s])
 
             self._map(chunk, len(users), CHUNK)
