@@ -247,19 +247,18 @@ class Epochs:
 
     def full_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, those of all items."""
-        loss, n, users, block = self.loss, self.X.n_cols, batch.users, batch.block
-        items = self.items.effective
+        loss, users, block = self.loss, batch.users, batch.block
+        items, (size, n) = self.items.effective, block.shape
         scaled = self.users.effective[users] * self.inverse_t
-        if self._buffer.size < len(users) * n:
-            self._buffer = np.empty(len(users) * n, self.dtype)
-        user_grad, item_grad, values = np.empty_like(scaled), np.empty_like(items), np.empty(len(users))
+        if self._buffer.size < size * n:
+            self._buffer = np.empty(size * n, self.dtype)
+        values, user_grad, item_grad = found = np.empty(size), np.empty_like(scaled), np.empty_like(items)
         if self._fused:
-            tile = int(np.clip(TILE // len(users), 64, 512))
+            tile = int(np.clip(TILE // size, 64, 512))
             tile = -(-n // -(-n // tile))  # as many tiles, of one size
-            found = values, user_grad, item_grad
             softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, *found)
         else:
-            scores = self._buffer[: len(users) * n].reshape(len(users), n)
+            scores = self._buffer[: size * n].reshape(size, n)
 
             def chunk(s: slice) -> None:
                 own = scores[s]
@@ -269,7 +268,7 @@ class Epochs:
                 own[:] = grad
                 np.matmul(own, items, out=user_grad[s])
 
-            self._map(chunk, len(users), CHUNK)
+            self._map(chunk, size, CHUNK)
             self._map(lambda s: np.matmul(scores[:, s].T, scaled, out=item_grad[s]), n, _ITEMS)
         user_grad *= self.inverse_t
         return values, ((users, user_grad), (None, item_grad))
