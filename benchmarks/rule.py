@@ -185,22 +185,16 @@ class Surface:
     """What the grid says of a set, loss and K: mean of both parts and all seeds, interpolated."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
-        found: dict[float, dict[tuple[int, int], list[float]]] = {}
-        size = {row["item_exponent"]: 0 for row in rows}
-        for row in rows:
-            size[row["item_exponent"]] = max(size[row["item_exponent"]], len(row["first"]))
-        for row in rows:
-            if len(row["first"]) < size[row["item_exponent"]]:
-                continue  # what the grid was widened by: for its best value only
-            cells = found.setdefault(row["item_exponent"], {})
-            places = [(i, j) for i in spans(row)[0] for j in spans(row)[1]]
-            for place, a, b in zip(places, row["first"], row["second"], strict=True):
-                cells.setdefault(place, []).append((a + b) / 2)
-        self.layers = {}
-        for exponent in sorted(found):
-            cells = found[exponent]
-            i, j = (np.array(sorted({place[axis] for place in cells})) for axis in (0, 1))
-            self.layers[exponent] = i, j, np.array([[np.mean(cells[a, b]) for b in j] for a in i])
+        # Of each exponent the largest block, on all seeds that have it; what the grid was widened by beside
+        # it, where the best was at an edge, is for the best value only.
+        self.layers: dict[float, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        for exponent in sorted({row["item_exponent"] for row in rows}):
+            of_it = [row for row in rows if row["item_exponent"] == exponent]
+            largest = max(of_it, key=lambda row: len(row["first"]))
+            same = [row for row in of_it if all(row[k] == largest[k] for k in ("i", "j", "step"))]
+            i, j = map(np.array, spans(largest))
+            both = np.array([[row["first"], row["second"]] for row in same])
+            self.layers[exponent] = i, j, both.mean(axis=(0, 1)).reshape(len(i), len(j))
         self.best = max(values.max() for *_, values in self.layers.values())
 
     def at(self, i: float, j: float, exponent: float) -> float:
@@ -305,7 +299,7 @@ def print_tables(args: argparse.Namespace) -> None:
             for seed in seeds:
                 for kind, of in (("left out", found), ("package", package)):
                     setting = fitted.setting(margins[name], K, fitted.Numbers(*of))
-                    row = {"rule": [round(v, 5) for v in vars(setting).values()], "set": name, "loss": loss}
+                    row = {"rule": [round(v, 5) for v in setting], "set": name, "loss": loss}
                     row |= {"K": K, "seed": seed, "iterations": iterations}
                     known = [done for done in lines(args.out) if row.items() <= done.items()]
                     if not known:
