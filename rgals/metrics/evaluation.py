@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted, mean_of_known
 from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
+from rgals.metrics.lists import exposure
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -176,7 +176,7 @@ def figures(
             given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
         for m in wanted:
             if m.needs == EXPOSURE:
-                totals[m.name] += catalogue.exposure(lists, seen.n_cols, m.k)
+                totals[m.name] += exposure(lists, seen.n_cols, m.k)
             else:
                 blocks[m.name].append(m.function(*given[m.needs], **m.options))
         del answers  # scores are gone before the next are made

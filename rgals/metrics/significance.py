@@ -85,19 +85,6 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _randomisation(difference: np.ndarray, n_resamples: int, rng: np.random.Generator) -> float:
-    """Share of random sign flips whose sum is at least as far from 0, the observed one among them."""
-    size = np.abs(difference)
-    observed = abs(difference.sum())
-    # Sums in another order differ in the last bits; equal ones must count as equal.
-    observed -= 1e-12 * size.sum()
-    extreme = 0
-    for part in gen_batches(n_resamples, max(1, _CHUNK // len(size))):
-        flips = rng.integers(0, 2, (part.stop - part.start, len(size)), dtype=np.int8)
-        extreme += int(np.count_nonzero(np.abs(size.sum() - 2 * (flips @ size)) >= observed))
-    return (extreme + 1) / (n_resamples + 1)
-
-
 METHODS = ("t", "wilcoxon", "randomisation")
 
 
@@ -141,7 +128,17 @@ def paired_test(
         return float(stats.ttest_1samp(difference, 0.0).pvalue)
     if method == "wilcoxon":
         return float(stats.wilcoxon(difference, zero_method="wilcox").pvalue)
-    return _randomisation(difference, n_resamples, rng)
+    shares, signs = np.abs(difference) / np.abs(difference).sum(), np.array([-1, 1], np.int8)
+    flipped = stats.monte_carlo_test(
+        np.sign(difference),
+        lambda size: rng.choice(signs, size),
+        # Sums in another order differ in the last bits; equal ones must count as equal.
+        lambda flips, axis: np.round(np.abs(flips @ shares), 12),
+        n_resamples=n_resamples,
+        batch=max(1, _CHUNK // len(shares)),
+        alternative="greater",
+    )
+    return float(flipped.pvalue)
 
 
 @documented("ndarray of float64, shape (m,)")
@@ -236,29 +233,23 @@ def against(figures: Mapping[str, Any], reference: str, method: str, **options: 
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Against):
     """One model against the reference.
 
     Attributes
     ----------
     name : str
-    mean, difference : float
-        Mean over users, and how much it is above that of the reference.
+    mean : float
+        Mean over users.
     interval : (float, float)
         95 % bootstrap interval of the difference.
-    p_value, corrected : float
-        Of the paired test, and after Holm's correction for all models compared.
-    effect : float
-        Size of the difference, see `effect_size`.
+    difference, p_value, corrected, effect : float
+        As in `rgals.compare.Against`.
     """
 
     name: str
     mean: float
-    difference: float
     interval: tuple[float, float]
-    p_value: float
-    corrected: float
-    effect: float = float("nan")
 
 
 @documented("list of Comparison\n    One for every other model, in their order.")
@@ -290,5 +281,5 @@ def compare(
     rows = []
     for name, found in against(values, reference, method, **options).items():
         interval = bootstrap_interval(values[name] - values[reference], **options)
-        rows.append(Comparison(name, mean_of_known(values[name]), interval=interval, **vars(found)))
+        rows.append(Comparison(**vars(found), name=name, mean=mean_of_known(values[name]), interval=interval))
     return rows
