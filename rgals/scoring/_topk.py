@@ -1,4 +1,4 @@
-"""The best items of each query: checked input around the compiled kernels."""
+"""The best items of each query: checked input around the compiled kernels, or tiles of scores on a GPU."""
 
 from typing import Any
 
@@ -11,10 +11,9 @@ from rgals.matrix.validate import as_csr, check_ids
 from rgals.runtime import memory as _memory
 from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputTypeError, ShapeError
+from rgals.runtime.errors import InputTypeError, ParameterError, ShapeError
 from rgals.runtime.threads import n_threads, workers
-from rgals.scoring._device import device_topk
-from rgals.solvers.cuda import open_device
+from rgals.solvers.cuda import Device, open_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
 # not into shorter ones: every piece fills its own heaps.
@@ -22,6 +21,10 @@ _PIECES = 16
 _TILES_IN_A_PIECE = 16
 
 _LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
+
+# Of a GPU, whose every place of the lists is a pass over the scores: the longest list, items of a tile, and
+# queries at once.
+_LONGEST, _TILE, _QUERIES = 1024, 1 << 14, 1 << 12
 
 # Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
 _ALONE = 1 << 22
@@ -243,7 +246,7 @@ def topk(
             scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
             scale[blocked] = np.nan  # which removes them
         with gpu.active():
-            return device_topk(gpu, queries, items, n, pairs, scale)
+            return _device_topk(gpu, queries, items, n, pairs, scale)
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     filters = read_only(blocked), pairs.indptr, pairs.indices
@@ -289,4 +292,46 @@ def topk_dense(
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     with workers(useful_jobs(n_jobs, scores.size)) as threads:
         kernel.topk_dense(read_only(scores), pairs.indptr, pairs.indices, threads, ids, best)
+    return ids, best
+
+
+def _device_topk(
+    device: Device, queries: np.ndarray, items: np.ndarray, n: int, exclude: CSR, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`topk` on a GPU: a tile of scores by one product, and the best of each query one after the other."""
+    # `scale`: factor on the scores of each item, (N,) or (0,); NaN removes it.
+    if n > _LONGEST:
+        why = "every place of the lists is a pass over the scores; use the CPU"
+        raise ParameterError("n", n, f"device='cuda' takes at most {_LONGEST}: {why}")
+    xp, up, size = device.xp, device.upload, items.dtype.itemsize
+    on_device, factor = up(items), up(scale)
+    tile = min(_TILE, len(items))
+    ids, best = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), items.dtype)
+
+    def block(start: int, stop: int) -> None:
+        some, removed = up(queries[start:stop]), exclude.slice_rows(start, stop)
+        every, of = xp.arange(stop - start), np.repeat(np.arange(stop - start), removed.row_counts)
+        found = xp.full((stop - start, n), -1, np.int32)
+        top = xp.full((stop - start, n), -np.inf, items.dtype)
+        for first in range(0, len(items), tile):
+            part = slice(first, first + tile)
+            scores = some @ on_device[part].T
+            if len(scale):
+                scores *= factor[part]
+            scores = xp.where(xp.isnan(scores), -np.inf, scores).astype(items.dtype)
+            here = (removed.indices >= first) & (removed.indices < first + tile)
+            scores[up(of[here]), up(removed.indices[here] - first)] = -np.inf
+            # Of equal scores `argmax` takes the first: those of the list so far, which have smaller ids.
+            pool, before = xp.concatenate([top, scores], axis=1), found.copy()
+            for place in range(n):
+                at = pool.argmax(axis=1)
+                found[:, place] = xp.where(at < n, before[every, xp.minimum(at, n - 1)], first + at - n)
+                top[:, place] = pool[every, at]
+                pool[every, at] = -np.inf
+        best[start:stop] = device.download(top)
+        ids[start:stop] = np.where(np.isneginf(best[start:stop]), -1, device.download(found))
+
+    longest = int(exclude.row_counts.max(initial=0))
+    each = size * (3 * tile + queries.shape[1] + 4 * n) + 16 * longest
+    device.chunks(len(queries), each, block, most=_QUERIES)
     return ids, best

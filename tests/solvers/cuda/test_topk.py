@@ -9,15 +9,15 @@ from helpers import factors, interactions
 from solvers.cuda.fake_cupy import FakeArray
 
 from rgals import RGALS, ParameterError
-from rgals.scoring import _device, _topk, topk
+from rgals.scoring import _topk, topk
 
 
 @pytest.fixture
 def on(monkeypatch, device):
     """`topk` with ``device="cuda"`` on the device under test, in small tiles and blocks."""
     monkeypatch.setattr(_topk, "open_device", lambda name: device)
-    monkeypatch.setattr(_device, "TILE", 64)
-    monkeypatch.setattr(_device, "QUERIES", 5)
+    monkeypatch.setattr(_topk, "_TILE", 64)
+    monkeypatch.setattr(_topk, "_QUERIES", 5)
     return lambda *args, **kwargs: topk(*args, device="cuda", **kwargs)
 
 
