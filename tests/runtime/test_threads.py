@@ -20,6 +20,7 @@ from helpers import interactions
 from instruments.harness import POSIX
 from llvmlite.binding import ffi
 from numba.core.compiler_lock import global_compiler_lock
+from sklearn.gaussian_process import GaussianProcessRegressor
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from rgals import RGALS
@@ -93,7 +94,7 @@ def test_lapack_has_its_threads_but_one_while_others_compute(threads):
 def test_what_uses_lapack_leaves_the_limits_of_others_alone(what, threads, monkeypatch):
     """Another computation begins during it and ends after it."""
     held, seen = workers(), []
-    real = ease._weights if what == "EASE" else halving._posterior
+    real = ease._weights if what == "EASE" else GaussianProcessRegressor.fit
 
     def beside(*args):
         seen.append(blas_threads())
@@ -106,7 +107,7 @@ def test_what_uses_lapack_leaves_the_limits_of_others_alone(what, threads, monke
             monkeypatch.setattr(ease, "_weights", beside)
             ease.EASE(n_jobs=2).fit(interactions())
         else:
-            monkeypatch.setattr(halving, "_posterior", beside)
+            monkeypatch.setattr(GaussianProcessRegressor, "fit", beside)
             space = Space({"alpha": Range(0.1, 1.0, True)}, {}, {}, (8,))
             process = halving.GaussianProcess(space, 0)
             trials = [halving.Trial({"K": 8, "alpha": x}, 0, x) for x in (0.2, 0.7)]

@@ -187,12 +187,15 @@ class GaussianProcess:
     # far from the optimum does not shape the model near it.
 
     def __init__(self, space: Space, random_state: int) -> None:
-        self.space = space
+        from sklearn.gaussian_process import GaussianProcessRegressor  # costly to import
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+        self.space, self.neutral, self.asked = space, space.neutral, 0
         self.rng = np.random.default_rng(random_state)
         self.start = self.rng.random(len(space.dimensions))
-        self.kernel: Any = None
-        self.asked = 0
-        self.neutral = space.neutral
+        lengths = Matern(np.full(len(self.start) + 2, 0.5), (0.08, 8.0), nu=2.5)
+        kernel = ConstantKernel(1.0, (0.05, 50.0)) * lengths + WhiteKernel(0.01, (1e-5, 0.5))
+        self.model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
 
     def next(self, n: int) -> np.ndarray:
         """The centre, then an additive recurrence, which fills the cube evenly for any number of points."""
@@ -212,7 +215,9 @@ class GaussianProcess:
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """The candidate of the largest expected improvement at this level and K."""
-        from scipy.special import ndtr  # costly to import
+        from scipy.spatial.distance import cdist  # costly to import
+        from scipy.special import ndtr
+        from sklearn.exceptions import ConvergenceWarning
 
         rng = self.rng
         inputs, values = self._data(trials)
@@ -229,18 +234,16 @@ class GaussianProcess:
             if isinstance(dimension, OneOf):
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
         measured = [self.space.point(t.params) for t in same if t.params["K"] == K]
-        apart = (
-            np.abs(candidates[:, None] - np.reshape(measured, (-1, len(centre))))
-            .max(axis=2, initial=0.0)
-            .min(axis=1, initial=1.0)
-        )
-        fresh = apart > _APART
+        apart = cdist(candidates, np.reshape(measured, (-1, len(centre))), "chebyshev")
+        fresh = apart.min(axis=1, initial=1.0) > _APART
         candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
-        with workers():
-            learn = self.asked % _LEARN == 0
-            mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
-        self.asked += 1
+        self.model.set_params(optimizer="fmin_l_bfgs_b" if self.asked % _LEARN == 0 else None)
+        with workers(), warnings.catch_warnings():
+            # A length at its bound (a parameter that does not matter) is no fault of the search.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            mean, deviation = self.model.fit(inputs, values).predict(at, return_std=True)
+        self.model.kernel, self.asked = self.model.kernel_, self.asked + 1
         best = values[np.all(inputs[:, len(centre) :] == here, axis=1)]
         above = mean - (best.max() if len(best) else values.max())
         deviation = np.maximum(deviation, 1e-12)
@@ -264,24 +267,3 @@ class GaussianProcess:
         inputs, relative = inputs[keep], relative[keep]
         floor = min(np.median(relative), 0.9)
         return inputs, np.maximum(relative, floor)
-
-
-def _posterior(
-    inputs: np.ndarray, values: np.ndarray, at: np.ndarray, kernel: Any, learn: bool
-) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Mean and deviation at some points, and the kernel: the given one, or learned from it."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    if kernel is None:
-        lengths = Matern(np.full(inputs.shape[1], 0.5), (0.08, 8.0), nu=2.5)
-        kernel = ConstantKernel(1.0, (0.05, 50.0)) * lengths + WhiteKernel(0.01, (1e-5, 0.5))
-    optimizer = "fmin_l_bfgs_b" if learn else None
-    model = GaussianProcessRegressor(kernel, optimizer=optimizer, normalize_y=True, random_state=0)
-    with warnings.catch_warnings():
-        # A length at its bound (a parameter that does not matter) is no fault of the search.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(inputs, values)
-        mean, deviation = model.predict(at, return_std=True)
-    return mean, deviation, model.kernel_
