@@ -15,7 +15,7 @@ from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
-from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_losses, settle_values
+from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
@@ -205,13 +205,11 @@ class RGALSCV(RGALS):
                 none = is_cuda(self.device) or own.get("dislikes", loss.dislikes) is not False
                 weights = [0.0] if none else list(WEIGHTS)
                 space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
-            values = settle_values(self.values, prepared, losses, space, depth=3)
-            common = {**self._common(seed), "values": values}
-            asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
+            asked = losses, prepared, space, self._common(seed), self.metric, self.budget, self.min_gain
             journal = None if folder is None else Path(folder) / "search.jsonl"
-            setting = {"values": values, "dtype": dtype_name(self.dtype)}
-            found = find(*asked, journal, setting, verbose=self.verbose)
-            params = {"values": values, **of_estimator(found.choice.measure.loss, found.choice.params)}
+            found = find(*asked, journal, {"dtype": dtype_name(self.dtype)}, verbose=self.verbose)
+            of_all = {"values": found.measure.common["values"]}
+            params = {**of_all, **of_estimator(found.measure.loss, found.params)}
             whole = prepared.final
         else:
             said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
@@ -224,8 +222,8 @@ class RGALSCV(RGALS):
         self.best_params_, self.n_splits_ = params, n_splits
         self.gain_, self.best_score_, self.best_index_, rows = 0.0, np.nan, -1, []
         if found is not None:
-            judged, self.gain_, rows = found.choice.judged, found.gain, found.rows
-            self.best_score_, self.best_index_ = judged.figure, judged.row
+            self.gain_, rows = found.gain, found.rows
+            self.best_score_, self.best_index_ = found.judged.figure, found.judged.row
         self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
         said = "RGALSCV: nothing was searched; the rule is taken"

@@ -13,11 +13,10 @@ from rgals.losses import Loss
 from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.engine import find, read_losses, settle_values
+from rgals.model_selection.tuning.engine import find, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
-from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, record_of
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
@@ -239,20 +238,18 @@ def tune(
     if validation is not None:
         validation = given(validation, columns, "validation")
     prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
-    values = settle_values(values, prepared, losses, space, depth=3)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
-    kept = None if journal is None else Path(journal)
-    setting = {} if values == "raw" else {"values": values}
     asked = losses, prepared, space, common, metric, budget, search.min_gain
-    found = find(*asked, kept, setting, deadline, verbose)
-    choice = found.choice
-    if found.edges:
-        values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)
+    found = find(*asked, journal, {}, deadline, verbose)
+    measure, params = found.measure, found.params
+    edges = measure.space.edges(found.trial.params)
+    if edges:
+        values = ", ".join(f"{edge}={params[edge]:.4g}" for edge in edges)
         said = f"the best setting lies at the edge of the space: {values}; widen it there (space=..., or "
         said += "--space and --K on the command line)"
         warnings.warn(said, EdgeWarning, stacklevel=2)
-    model = RGALS(**{**common, **of_estimator(choice.measure.loss, choice.params)})
+    model = measure.model(params)
     test = None
     if refit:
         model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
@@ -262,5 +259,5 @@ def tune(
             if parts.test_fold_in is not None:
                 judged, known = (model.transform(parts.test_fold_in), model.item_factors_), parts.test_fold_in
             test = evaluate(judged, known, parts.test, metric, n_jobs=model.n_jobs)
-    outcome = choice.params, choice.judged.figure, metric, found.edges, found.finished, found.rows, test
-    return TuneResult(model, choice.measure.name, *outcome, found.gain)
+    outcome = params, found.judged.figure, metric, edges, found.finished, found.rows, test
+    return TuneResult(model, measure.name, *outcome, found.gain)

@@ -6,7 +6,7 @@ What was found is tried with hard negatives, and with half-lives of the interact
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,6 @@ SPANS = tuple(2.0**power for power in range(-8, 2))
 _K, _MOST, _LEVEL = 32, 6.0, -1
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search found."""
-
-    choice: Choice
-    gain: float  # relative to the rule of the first loss; 0 where that was not measured
-    edges: tuple[str, ...]
-    finished: bool
-    rows: list[dict[str, Any]]
-
-
 def read_losses(given: Any) -> dict[str, Loss]:
     """Losses by the name that tables give them."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
@@ -71,24 +60,29 @@ def find(
     losses: dict[str, Loss],  # by name in tables
     prepared: Prepared,
     given: Mapping[str, Any] | None,  # the space
-    common: dict[str, Any],  # parameters of `RGALS` that all fits share
+    common: dict[str, Any],  # parameters of `RGALS` that all fits share; values "auto" are settled here
     metric: str,
     budget: float,
     min_gain: float,
-    journal: Path | None,
-    setting: Mapping[str, Any],  # that a journal belongs to, beside the data, the metric and the seed
+    journal: str | Path | None,
+    setting: Mapping[str, Any],  # that a journal belongs to, beside data, metric, seed and values
     deadline: float | None = None,  # of `time.monotonic`
     verbose: int = 0,
-) -> Found:
+) -> Choice:
     """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
     if parse(metric).needs == DISLIKES:
         raise ParameterError("metric", metric, "a search needs one that is better when larger: 'ndcg@10'")
-    record, seed = None, int(common["random_state"])
+    record, seed, values = None, int(common["random_state"]), common["values"]
+    if not all("values" in own_space(given, name, losses) for name in losses):
+        values = weigh(values, prepared.whole, depth=4).kind
+        common = {**common, "values": values}
     if journal is not None:
-        belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed, **setting}
-        record = Journal(journal, belongs)
+        weighed = {"values": values} if setting or values != "raw" else {}  # journals of `tune` leave raw out
+        belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed}
+        belongs |= {**weighed, **setting}
+        record = Journal(Path(journal), belongs)
     train = prepared.splits[0].train
-    train = Weighting.of(common["values"], train).rows(train)
+    train = Weighting.of(values, train).rows(train)
     spaces = [make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
     tried: list[list[Trial]] = []  # of each loss
@@ -152,7 +146,7 @@ def find(
         best = replace(best, half_life=try_half_lives(best, for_ages))
     rule = next((c.middle for c in choices if c.measure is measures[0] and c.middle is not None), 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
-    return Found(best, gain, best.measure.space.edges(best.trial.params), finished, rows)
+    return replace(best, gain=gain, finished=finished, rows=rows)
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
@@ -210,15 +204,6 @@ def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
     return tried
 
 
-def settle_values(
-    values: str, prepared: Prepared, losses: Mapping[str, Loss], space: Mapping[str, Any] | None, depth: int
-) -> str:
-    """What values become in all fits, where "auto" and not the space decides; see `weigh` for ``depth``."""
-    if all("values" in own_space(space, name, losses) for name in losses):
-        return values
-    return weigh(values, prepared.whole, depth=depth + 1).kind
-
-
 def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any]:
     """The part of ``space`` that is for this loss."""
     found = {} if space is None else space
@@ -229,17 +214,11 @@ def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, L
     return found
 
 
-def iterations(measure: Measurement, found: int) -> int:
-    """Those of a fit with hard negatives: as many as were best without, and the draws; 0 if none are left."""
-    n_iter = min(measure.iterations[-1], found + DRAWS)
-    return n_iter if n_iter > 1 else 0
-
-
 def reserve_for_weights(measure: Measurement, most: float) -> float:
     """What of a budget is kept for the weights: enough for all, at most ``most``; 0 if that buys none."""
     weights = [weight for weight in measure.space.weights if weight > 0]
-    n_iter = iterations(measure, measure.iterations[-1])
-    if not weights or not n_iter:
+    n_iter = measure.iterations[-1]
+    if not weights or n_iter < 2:
         return 0.0
     params = {"K": measure.space.ladder[0], "n_iter": n_iter, "hard_negatives": weights[0]}
     one = measure.hard_cost(params, measure.prepared.searched)
@@ -254,8 +233,8 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     measure, reference = given.measure, given.trial.users
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     searched, others = measure.prepared.searched, measure.prepared.others
-    n_iter = iterations(measure, given.judged.taken["n_iter"])
-    if len(weights) == 1 or not n_iter or given.middle is None or reference is None:
+    n_iter = min(measure.iterations[-1], given.judged.taken["n_iter"] + DRAWS)
+    if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None:
         return None
     without, left = float(np.nanmean(reference)), budget
     taken = {**given.judged.taken, "n_iter": n_iter}

@@ -14,8 +14,10 @@ from rgals.files.journal import Journal
 from rgals.losses import Degrees, Loss, rule
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import Weighting
+from rgals.metrics._judged import mean_of_known
 from rgals.metrics._table import EXPOSURE, parse
 from rgals.metrics.evaluation import evaluate
+from rgals.metrics.significance import standard_error
 from rgals.model_selection.tuning.halving import TOP, OutOfTimeError, Trial, size
 from rgals.model_selection.tuning.prepared import Fold, Prepared, fit_cost, judge_cost
 from rgals.model_selection.tuning.space import OF_MODEL, Range, Space
@@ -238,16 +240,17 @@ class Measurement:
         middle = {**self.space.params(self.space.middle), "K": self.space.ladder[-1]}
         for name, d in self.space.dimensions.items():
             for value in (d.low, d.high) if isinstance(d, Range) else d.options:
-                self._model({**middle, name: value})._check({})
+                self.model({**middle, name: value})._check({})
 
-    def _model(self, params: dict[str, Any]) -> RGALS:
+    def model(self, params: dict[str, Any]) -> RGALS:
+        """The estimator of parameters of a table, not fitted."""
         return RGALS(**{**self.common, **of_estimator(self.loss, params)})
 
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
         """A fit in the middle of the space, from whose user factors cheap fits start; None where it fails."""
         if k not in self._starts:
             train, middle = self.prepared.cheap[k].train, self.space.params(self.space.middle)
-            model = self._model(self.settings({**middle, "n_iter": _WARM}, train, params["K"]))
+            model = self.model(self.settings({**middle, "n_iter": _WARM}, train, params["K"]))
             try:
                 self._starts[k] = model.fit(train)
             except NumericalError:
@@ -278,7 +281,7 @@ class Measurement:
             stops = {last} if split.fold_in else stops
             look = Look(split, self.metric, stops, best, self.common["n_jobs"], reference)
             shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, width)
-            model = self._model(shown)
+            model = self.model(shown)
             start = self._start(k, shown) if level == 0 else None
             if start is not None:
                 model.set_params(warm_start=True)
@@ -323,6 +326,9 @@ class Choice:
     judged: Trial  # and as it was confirmed, with what it takes
     middle: float | None = None  # figure of the middle of the space, which is the rule's
     half_life: float | None = None
+    gain: float = 0.0  # over the rule of the first loss, relatively; 0 where that was not measured
+    finished: bool = True  # the search, before its deadline
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of all that was measured
 
     @property
     def params(self) -> dict[str, Any]:
@@ -358,7 +364,4 @@ def beyond_noise(figures: np.ndarray | None, reference: np.ndarray | None) -> bo
     if figures is None or reference is None:
         return False
     gains = figures - reference
-    gains = gains[~np.isnan(gains)]
-    if len(gains) < 2:
-        return bool(gains.sum() > 0)
-    return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
+    return mean_of_known(gains) > np.nan_to_num(standard_error(gains))
