@@ -267,7 +267,7 @@ class Scratch(AbstractContextManager):
 
     def __init__(self, path: str, task: Task, batch_size: int, resume: bool) -> None:
         self.path, self.task, self.batch_size, self.resume = path, task, batch_size, resume
-        self.done = self.served = self.rows = 0  # users, users with a list, entries of the lists
+        self.done = self.served = self.rows = 0  # users, then in the table users with a list, entries
         self._start = _MAGIC + task.key(batch_size)
         self._crc = zlib.crc32(self._start)
         self._file = os.fdopen(_open_locked(path), "r+b")
@@ -283,8 +283,7 @@ class Scratch(AbstractContextManager):
                 self._file.write(self._start)
             else:
                 for ids, _ in self.batches():
-                    self._count(ids)
-                    end = self._file.tell()
+                    self.done, end = self.done + len(ids), self._file.tell()
             self._file.seek(end)
             self._file.truncate()
         except BaseException:
@@ -300,17 +299,11 @@ class Scratch(AbstractContextManager):
         else:
             self._file.close()
 
-    def _count(self, ids: np.ndarray) -> None:
-        self.done += len(ids)
-        self.served += int((ids >= 0).any(axis=1).sum())
-        self.rows += int((ids >= 0).sum())
-
     def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
         body = ids.astype("<i4", copy=False).tobytes() + scores.astype(self.task.dtype, copy=False).tobytes()
         self._file.write(self._head(len(ids), body) + body)
         self._file.flush()
-        self._count(ids)
 
     def _head(self, n_users: int, body: bytes) -> bytes:
         return _HEAD.pack(n_users, zlib.crc32(body, self._crc))
@@ -330,11 +323,13 @@ class Scratch(AbstractContextManager):
 
     def table(self) -> Iterator[_tables.Batch]:
         """The batches with the names of their users; all must be there."""
-        start = 0
+        self.done = self.served = self.rows = 0
         for ids, scores in self.batches():
-            yield self.task.names(start, start + len(ids)), ids, scores
-            start += len(ids)
-        if start != len(self.task):
+            yield self.task.names(self.done, self.done + len(ids)), ids, scores
+            self.done += len(ids)
+            self.served += int((ids >= 0).any(axis=1).sum())
+            self.rows += int((ids >= 0).sum())
+        if self.done != len(self.task):
             raise InputError(f"{self.path} was changed while it was in use; run again")
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from rgals.datasets.ids import LABELS, write_labels
+from rgals.datasets.ids import write_labels
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
@@ -53,8 +53,7 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
                 two = f"the integer and the text {str(label)!r} are two {what}s"
                 advice = "write npz, or give the model labels of one type"
                 raise InputError(f"{two}, which {kind} cannot tell apart; {advice}")
-    parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
-    for label in (str(x) for part in parts for x in part.tolist()):
+    for label in map(str, labels):
         if lone_surrogate(label):
             raise InputError(f"{what} {label!r} is no text in UTF-8; write npz instead of {kind}")
         if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
