@@ -216,7 +216,11 @@ def other(
                 row = journal.add(key, {"figure": float(np.mean(figures))})
             return Trial(params, asked, row["figure"])
 
-        trials = search(searched, measure, task.budget * share, GaussianProcess(searched, task.seed))
+        def cost(K: int, level: int, n_iter: int | None = None) -> float:
+            return 3.0 ** (level - TOP)
+
+        proposer = GaussianProcess(searched, task.seed)
+        trials = search(searched, measure, task.budget * share, proposer, cost)
         best = best_trial(trials)
         started = time.process_time()
         scores = fit(task.prepared.final, best.params, TOP, task)

@@ -294,8 +294,7 @@ def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_spl
     for name in dict.fromkeys(("loss", *(name for setting in settings for name in setting))):
         column = np.ma.masked_all(len(rows), object)
         for n, setting in enumerate(settings):
-            if name in setting:
-                column[n] = setting[name]
+            column[n] = setting.get(name, np.ma.masked)
         out[f"param_{name}"] = column
     out |= {f"split{k}_test_score": splits[:, k] for k in range(n_splits)}
     out |= {"mean_test_score": scores, "std_test_score": np.array([np.std(row["splits"]) for row in rows])}

@@ -120,10 +120,10 @@ def find(
         for measure in measures:
             space, trials = measure.space, list[Trial]()
             proposer = halving.GaussianProcess(space, seed)
-            options: dict[str, Any] = {"cost": measure.cost, "min_gain": min_gain, "trials": trials}
-            options["climb"] = SHARE * budget / len(losses)
+            own = max(share - measure.spare(), 0.5 * share)
+            options = {"min_gain": min_gain, "climb": SHARE * budget / len(losses)}
             try:
-                search(space, measure, max(share - measure.spare(), 0.5 * share), proposer, **options)
+                search(space, measure, own, proposer, measure.cost, **options, trials=trials)
             except OutOfTimeError:
                 finished = False
             if trials:

@@ -60,11 +60,6 @@ def size(level: int, K: int, n_iter: int) -> tuple[int, int]:
     return min(K, most[0] or K), min(n_iter, most[1] or n_iter)
 
 
-def nominal(K: int, level: int, n_iter: int | None = None) -> float:
-    """A level costs `ETA` times as much as the one before."""
-    return float(ETA) ** (level - TOP)
-
-
 def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
     """Most trials at each level, and in full with the refinement, for a budget and the cost of each level."""
     # Two settings in full at least: the middle of the space and the best of the cheap levels.
@@ -83,8 +78,8 @@ def search(
     measure: Measure,
     budget: float,
     proposer: "GaussianProcess",
+    cost: Cost,
     *,
-    cost: Cost = nominal,
     min_gain: float = 0.0,
     climb: float | None = None,
     trials: list[Trial] | None = None,
