@@ -5,7 +5,7 @@ out (`evaluate`) or get NaN (the functions); ranks beyond the number of items co
 """
 
 from rgals.metrics._judged import Judged, Outranked, judge
-from rgals.metrics.evaluation import Evaluation, evaluate, evaluate_segments
+from rgals.metrics.evaluation import Evaluation, evaluate, evaluate_sampled, evaluate_segments
 from rgals.metrics.lists import (
     auc,
     average_popularity,
@@ -27,7 +27,6 @@ from rgals.metrics.lists import (
     rbp,
     recall,
 )
-from rgals.metrics.sampled import evaluate_sampled
 from rgals.metrics.significance import (
     Comparison,
     bootstrap_interval,

@@ -384,7 +384,7 @@ def test_one_of_ordered_choices_is_found_outwards():
             seen.append(at)
             return figures[at]
 
-        assert outwards(judged, 5, 2) == best and seen == asked
+        assert outwards(judged, range(5), 2) == best and seen == asked
 
 
 class Weighed:

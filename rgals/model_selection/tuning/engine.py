@@ -263,11 +263,11 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
         return -np.inf if trial is None else trial.figure
 
     start = weights.index(1.0) if 1.0 in weights else len(weights) // 2
-    weight, times = weights[outwards(lambda at: figure(weights[at]), len(weights), start)], 1.0
+    weight, times = outwards(figure, weights, start), 1.0
     if not figure(weight) > without:
         return None
     if isinstance(measure.space.dimensions.get("reg"), Range):
-        times = REGS[outwards(lambda at: figure(weight, REGS[at]), len(REGS), REGS.index(1.0))]
+        times = outwards(lambda times: figure(weight, times), REGS, REGS.index(1.0))
     best = tried(weight, times)
     assert best is not None
     if others:
@@ -311,17 +311,17 @@ def try_half_lives(given: Choice, most: float) -> float | None:
     left = int(most / _cost(measure, params["K"], params["n_iter"])) if lives else 0
 
     @cache
-    def users(at: int) -> np.ndarray | None:
+    def users(life: float | None) -> np.ndarray | None:
         if later is None or measure.late or users.cache_info().currsize >= left:
             return None
-        asked = params if at < 0 else {**params, "half_life": lives[at]}
+        asked = params if life is None else {**params, "half_life": life}
         return measure.again("half-life", asked, taken, [later], _LEVEL).users
 
-    def figure(at: int) -> float:
-        found = users(at)
+    def figure(life: float) -> float:
+        found = users(life)
         return -np.inf if found is None else float(np.nanmean(found))
 
-    if left < 2 or figure(-1) == -np.inf:
+    if left < 2 or users(None) is None:
         return None
-    best = outwards(figure, len(lives), len(lives) // 2)
-    return lives[best] if beyond_noise(users(best), users(-1)) else None
+    best = outwards(figure, lives, len(lives) // 2)
+    return best if beyond_noise(users(best), users(None)) else None

@@ -3,7 +3,7 @@
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,8 +95,7 @@ class Look:
         (users, items), kept = self.factors, self.kept
         self.factors = None
 
-        def judged(at: int) -> float:
-            e = exponents[at]
+        def judged(e: float) -> float:
             if e == 0:
                 self.scores[e] = self.figures[kept]
             else:
@@ -105,7 +104,7 @@ class Look:
                 self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
             return float(np.nanmean(self.scores[e]))
 
-        outwards(judged, len(exponents), int(np.argmin(np.abs(exponents))))
+        outwards(judged, exponents, int(np.argmin(np.abs(exponents))))
 
 
 @dataclass
@@ -339,16 +338,16 @@ class Choice:
         return {**settled, **self.judged.taken, **aged}
 
 
-def outwards(judged: Callable[[int], float], n: int, first: int) -> int:
-    """The best of ``n`` ordered choices: from one of them upwards, else downwards, while that pays."""
-    found, best = first, judged(first)
+def outwards(judged: Callable[[Any], float], choices: Sequence[Any], first: int) -> Any:
+    """The best of ordered choices: from the one at ``first`` upwards, else downwards, while that pays."""
+    found, best = first, judged(choices[first])
     for way in (1, -1):
         at = first + way
-        while 0 <= at < n and (figure := judged(at)) > best:
+        while 0 <= at < len(choices) and (figure := judged(choices[at])) > best:
             found, best, at = at, figure, at + way
         if found != first:
             break
-    return found
+    return choices[found]
 
 
 def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) -> np.ndarray:
