@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,18 +87,26 @@ class Served:
 
     def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
         """What outranks each relevant item: for who gets nothing, all items are tied."""
-        n_items = seen.n_cols
+        n_items, entry_rows = seen.n_cols, truth.rows
         ranked = truth.indices < n_items
-        entry_rows = truth.rows
         relevant = np.bincount(entry_rows[ranked], minlength=truth.n_rows)
         negatives = n_items - relevant - seen.row_counts
         above, tied = np.zeros(truth.nnz, np.int64), negatives[entry_rows]
         for rows, scores in answers:
-            group = np.zeros(truth.n_rows, bool)
-            group[rows] = True
-            at = group[entry_rows] & ranked
-            found = replace(truth.where(at).take_rows(rows), n_cols=n_items)
-            above[at], tied[at] = _count(scores, found, seen.take_rows(rows), n_jobs)
+            at = np.isin(entry_rows, rows) & ranked
+            found, known = truth.where(at).take_rows(rows), seen.take_rows(rows)
+            pairs = found.indptr, found.indices, known.indptr, known.indices
+            counts = np.empty((2, found.nnz), np.int32)
+            width = scores[0].shape[1] if isinstance(scores, tuple) else 1
+            with workers(useful_jobs(n_jobs, len(rows) * n_items * width)) as threads:
+                if isinstance(scores, tuple):
+                    # Whole groups, so that equal factors have scores of equal bits.
+                    items = np.pad(scores[1], ((0, -n_items % _WIDE), (0, 0)))
+                    block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
+                    kernel.count_above(scores[0], items, n_items, *pairs, block, threads, *counts)
+                else:
+                    kernel.count_above_dense(scores, *pairs, threads, *counts)
+            above[at], tied[at] = counts
         above[~ranked], tied[~ranked] = negatives[entry_rows[~ranked]], 0  # below everything
         return Outranked(truth.indptr, above, tied, negatives)
 
@@ -218,21 +226,3 @@ def _scores(source: Callable, users: np.ndarray, n_items: int, named: Callable) 
             what = f"the model's scores of user {named(users[[row]]).tolist()[0]!r} are all NaN"
             raise InputError(f"{what}, which rank nothing; give -inf to items that nobody gets")
     return read_only(given.astype(np.float32 if given.dtype == np.float32 else np.float64, copy=False))
-
-
-def _count(
-    scores: np.ndarray | tuple[np.ndarray, np.ndarray], truth: CSR, seen: CSR, n_jobs: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Items above and tied with each relevant one, from dense scores or from factors."""
-    above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
-    pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
-    width = scores[0].shape[1] if isinstance(scores, tuple) else 1
-    with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
-        if isinstance(scores, tuple):
-            # Whole groups, so that equal factors have scores of equal bits.
-            items = np.pad(scores[1], ((0, -truth.n_cols % _WIDE), (0, 0)))
-            block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
-            kernel.count_above(scores[0], items, truth.n_cols, *pairs, block, threads, above, tied)
-        else:
-            kernel.count_above_dense(scores, *pairs, threads, above, tied)
-    return above, tied

@@ -221,17 +221,16 @@ class RGALSCV(RGALS):
         state = model._state()
         self.best_params_, self.n_splits_ = params, n_splits
         self.gain_, self.best_score_, self.best_index_, rows = 0.0, np.nan, -1, []
+        said = "RGALSCV: nothing was searched; the rule is taken"
         if found is not None:
             self.gain_, rows = found.gain, found.rows
             self.best_score_, self.best_index_ = found.judged.figure, found.judged.row
-        self.cv_results_ = results(rows, self.metric, losses, n_splits)
-        self._snapshot = replace(state, record=replace(state.record, feature_names=names))
-        said = "RGALSCV: nothing was searched; the rule is taken"
-        if found is not None:
             figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
             said = f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
             if self.gain_:
                 said = f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
+        self.cv_results_ = results(rows, self.metric, losses, n_splits)
+        self._snapshot = replace(state, record=replace(state.record, feature_names=names))
         LOG.info(said)
         if self.verbose:
             print(said, file=sys.stderr)

@@ -352,10 +352,9 @@ def outwards(judged: Callable[[Any], float], choices: Sequence[Any], first: int)
 
 def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) -> np.ndarray:
     """The metric of every judged user; one figure, where it is of all users together."""
-    known = split.told, split.hidden, (metric,)
-    if parse(metric).needs == EXPOSURE:
-        return np.array([evaluate(factors, *known, users=split.users, n_jobs=n_jobs)[metric]])
-    return evaluate(factors, *known, users=split.users, per_user=True, n_jobs=n_jobs)[0][metric]
+    pooled, known = parse(metric).needs == EXPOSURE, (split.told, split.hidden, metric)
+    found = evaluate(factors, *known, users=split.users, per_user=not pooled, n_jobs=n_jobs)
+    return np.array([found[metric]]) if pooled else found[0][metric]
 
 
 def beyond_noise(figures: np.ndarray | None, reference: np.ndarray | None) -> bool:
