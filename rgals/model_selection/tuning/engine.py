@@ -279,7 +279,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
 def candidates(measure: Measurement) -> tuple[float, ...]:
     """The half-lives to try, ascending, in the unit of the times; none where these are not known."""
     asked, later = measure.space.half_lives, measure.prepared.later
-    times = None if later is None else later.train.times
+    times = later[0].train.times if later else None
     if times is None:
         if asked not in ((), (AUTO,)):
             why = "it needs times, of validation too, and no protocol"
@@ -294,13 +294,8 @@ def reserve_for_ages(measure: Measurement, most: float) -> float:
     """What of a budget is kept for half-lives, at most ``most``."""
     if not candidates(measure):
         return 0.0
-    return min(_MOST * _cost(measure, min(measure.space.ladder[0], _K), measure.iterations[-1]), most)
-
-
-def _cost(measure: Measurement, K: int, n_iter: int) -> float:
-    """Of judging a setting by what came last, in default fits with the first K."""
-    assert measure.prepared.later is not None
-    return measure.price([measure.prepared.later], measure.space.ladder[0], n_iter, 1, K)
+    K, n_iter = measure.space.ladder[0], measure.iterations[-1]
+    return min(_MOST * measure.price(measure.prepared.later, K, n_iter, 1, min(K, _K)), most)
 
 
 def try_half_lives(given: Choice, most: float) -> float | None:
@@ -308,14 +303,15 @@ def try_half_lives(given: Choice, most: float) -> float | None:
     measure, taken, lives = given.measure, given.judged.taken, candidates(given.measure)
     later = measure.prepared.later
     params = {**given.trial.params, **taken, "K": min(given.trial.params["K"], _K)}
-    left = int(most / _cost(measure, params["K"], params["n_iter"])) if lives else 0
+    one = measure.price(later, measure.space.ladder[0], params["n_iter"], 1, params["K"])
+    left = int(most / one) if lives else 0
 
     @cache
     def users(life: float | None) -> np.ndarray | None:
-        if later is None or measure.late or users.cache_info().currsize >= left:
+        if measure.late or users.cache_info().currsize >= left:
             return None
         asked = params if life is None else {**params, "half_life": life}
-        return measure.again("half-life", asked, taken, [later], _LEVEL).users
+        return measure.again("half-life", asked, taken, later, _LEVEL).users
 
     def figure(life: float) -> float:
         found = users(life)

@@ -3,7 +3,7 @@
 And what fits of them and judging cost, in multiplications of a factorisation: budgets count these, no clock.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ class Prepared:
     parts: Parts | None  # what the protocol made, with the test part
     user_ids: np.ndarray | None  # labels of the rows and columns of final
     item_ids: np.ndarray | None
-    later: Fold | None = None  # where times are known: what came last, hidden from what came before
+    # where times are known, one: what came last, hidden from what came before
+    later: list[Fold] = field(default_factory=list)
 
     @cached_property
     def cheap(self) -> list[Fold]:
@@ -85,7 +86,7 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """A digest of all parts that a figure depends on."""
-        folds = self.splits if self.later is None else [*self.splits, self.later]
+        folds = *self.splits, *self.later
         return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
 
 
@@ -120,7 +121,7 @@ def split_for_tuning(
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
             raise InputError("no user has two interactions: nothing can be held out to tune on")
-    final, later = sp.csr_array(train + held_out), None
+    final, later = sp.csr_array(train + held_out), list[Fold]()
     if protocol is None and X.timestamp is not None:
         told = hidden = as_csr(X.timed, dtype=np.float32, dislikes=True)
         if validation is not None:
@@ -131,7 +132,7 @@ def split_for_tuning(
         if hidden.times is not None and told.nnz:
             whole, _, _ = merged(told, hidden, "add")
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
-            later = _fold(told, told, hidden, max_users, seed, False)
+            later.append(_fold(told, told, hidden, max_users, seed, False))
     pairs = [(train, held_out)]
     share = held_out.nnz / max(final.nnz, 1)
     for k in range(1, repeats):

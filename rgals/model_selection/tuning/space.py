@@ -18,7 +18,7 @@ OF_MODEL: tuple[str, ...] = ("K", "reg", "reg_exponent", "n_iter", "init", "init
 OF_MODEL += ("readout_exponent", "hard_negatives", "half_life")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
-_FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
+_SIZES = tuple(64 << k for k in range(8))  # factors of K="auto", doubled while that pays
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
 _EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.9, 0.4)}
 _REACH = {"reg": 6.0}  # factor to either side of the rule; of a loss's own weight:
@@ -173,7 +173,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
     loss, small = get_loss(loss), min(X.shape)
-    ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
+    ladder = [K for K in _SIZES[:5] if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
     space: dict[str, Any] = {}
     for name, value in centre.items():
@@ -242,8 +242,7 @@ def _range(name: str, value: tuple) -> Range:
 def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
     if isinstance(given, str) and given == AUTO:
         small = min(X.shape)
-        steps = range(int(math.log2(_MOST // _FIRST)) + 1)
-        return tuple(_FIRST << k for k in steps if _FIRST << k <= small) or (max(1, small // 2),)
+        return tuple(K for K in _SIZES if small >= K) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
     good = bool(values) and all(isinstance(K, int | np.integer) and K is not True and K >= 1 for K in values)
     if not good or sorted(set(values)) != list(values):
