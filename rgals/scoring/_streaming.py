@@ -111,7 +111,6 @@ def recommend_all(
     Returns
     -------
     Written
-        Named tuple: path, users, served, rows, resumed, seconds.
 
     Raises
     ------
@@ -279,7 +278,6 @@ class Scratch(AbstractContextManager):
             fresh = not resume or start != self._start
             if fresh:
                 self._file.seek(0)
-                self._file.truncate()
                 self._file.write(self._start)
             else:
                 for ids, _ in self.batches():

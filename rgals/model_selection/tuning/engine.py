@@ -85,8 +85,7 @@ def find(
     train = Weighting.of(values, train).rows(train)
     spaces = [make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
-    tried: list[list[Trial]] = []  # of each loss
-    choices: list[Choice] = []
+    found: list[tuple[Choice, list[Trial]]] = []  # of each loss, from its trials
     finished = True
     with Bar(desc="tune", total=budget, disable=not verbose, bar_format=_BAR) as bar:
 
@@ -127,13 +126,10 @@ def find(
             except OutOfTimeError:
                 finished = False
             if trials:
-                tried.append(trials)
-                choices.append(_choose(measure, trials, min_gain))
-        if not choices:
+                found.append((_choose(measure, trials, min_gain), trials))
+        if not found:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
-        level = max(choice.trial.level for choice in choices)
-        full = [pair for pair in zip(choices, tried, strict=True) if pair[0].trial.level == level]
-        best, trials = max(full, key=lambda pair: pair[0].judged.figure)
+        best, trials = max(found, key=lambda pair: (pair[0].trial.level, pair[0].judged.figure))
         first_K, left = best.measure.space.ladder[0], SHARE * budget
         if best.trial.params["K"] != first_K:
             trials += polish(best.measure, best_trial(trials, min_gain), POLISH * budget)
@@ -141,10 +137,10 @@ def find(
         else:
             spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
             left = budget - 1.0 - for_ages - spent
-        found = try_weights(best, left)
-        best = best if found is None else replace(best, judged=found)
+        hardened = try_weights(best, left)
+        best = best if hardened is None else replace(best, judged=hardened)
         best = replace(best, half_life=try_half_lives(best, for_ages))
-    rule = next((c.middle for c in choices if c.measure is measures[0] and c.middle is not None), 0.0)
+    rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle is not None), 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
     return replace(best, gain=gain, finished=finished, rows=rows)
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -165,13 +166,10 @@ def _apart_first(ranked: list[np.ndarray]) -> list[np.ndarray]:
 def best_trial(trials: list[Trial], min_gain: float = 0.0) -> Trial:
     """The best of the costliest level; a larger K must be better by ``min_gain``, relatively."""
     level = max(t.level for t in trials)
-    found: Trial | None = None
-    for K in sorted({t.params["K"] for t in trials if t.level == level}):
-        first = max((t for t in trials if t.level == level and t.params["K"] == K), key=lambda t: t.figure)
-        if found is None or first.figure > found.figure + min_gain * abs(found.figure):
-            found = first
-    assert found is not None
-    return found
+    full = [t for t in trials if t.level == level]
+    ladder = sorted({t.params["K"] for t in full})
+    best = (max((t for t in full if t.params["K"] == K), key=lambda t: t.figure) for K in ladder)
+    return reduce(lambda a, b: b if b.figure > a.figure + min_gain * abs(a.figure) else a, best)
 
 
 class GaussianProcess:

@@ -133,12 +133,10 @@ def split_for_tuning(
             whole, _, _ = merged(told, hidden, "add")
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
             later.append(_fold(told, told, hidden, max_users, seed, False))
-    pairs = [(train, held_out)]
-    share = held_out.nnz / max(final.nnz, 1)
-    for k in range(1, repeats):
-        # Drawn from training and validation together: the test part of a protocol stays untouched.
-        more = split_interactions(final, (1 - share, share), random_state=(seed + k) % 2**32)
-        pairs.append((more[0], more[1]))
+    share, seeds = held_out.nnz / max(final.nnz, 1), ((seed + k) % 2**32 for k in range(1, repeats))
+    # Drawn from training and validation together: the test part of a protocol stays untouched.
+    more = (split_interactions(final, (1 - share, share), random_state=one) for one in seeds)
+    pairs = [(train, held_out), *more]
     splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
     return Prepared(splits, final, parts, user_ids, item_ids, later)
 
