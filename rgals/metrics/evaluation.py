@@ -103,8 +103,9 @@ def evaluate(
     Returns
     -------
     Evaluation
-        A dict of str to float, the mean over users by metric as it was named, with attributes ``n_users``,
-        ``n_cold`` and ``n_interactions``. Users without a figure (AUC without negatives) do not enter it.
+        A dict of str to float, the mean over users by metric, under the names given, with attributes
+        ``n_users``, ``n_cold`` and ``n_interactions``. Users for whom a metric is undefined (AUC without
+        negatives) do not enter its mean.
     (Evaluation, ndarray)
         With ``per_user``: an array by metric, and the users it belongs to, as ids where ``test`` has ids.
 

@@ -4,7 +4,8 @@ Those of a user's ranking take ranked lists and the truth, or what `judge` made 
 per user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
 i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is
 the number of the user's relevant items. Those of the whole ranking take the exact number of irrelevant items
-above each relevant one. Those of the catalogue say how much of it lists show, how evenly, how little known.
+above each relevant one. Those of the catalogue say how much of it the lists show, how evenly, and how little
+known it is.
 """
 
 from collections.abc import Callable

@@ -35,9 +35,10 @@ class RGALSCV(RGALS):
 
     The search of `rgals.model_selection.tune`, around the rule: losses, ``alpha``, ``reg``, exponents of
     users and items, the exponent of the read-out, the number of iterations, and K where several are given;
-    then weights of ``hard_negatives`` and ``reg`` beside them. A tenth of every user's interactions is
-    hidden, where data are small several times over. The rule is among the candidates and is left only for a
-    gain beyond the standard error of the users' differences. The last fit takes all interactions.
+    then, as far as the budget goes, weights of ``hard_negatives`` and ``reg`` beside them. A
+    tenth of every user's interactions is hidden, where data are small several times over. The
+    rule is among the candidates and is left only for a gain beyond the standard error of the users'
+    differences. The last fit takes all interactions.
 
     Parameters
     ----------
@@ -82,7 +83,8 @@ class RGALSCV(RGALS):
     best_params_ : dict
         Parameters of `RGALS` that the last fit took.
     best_score_ : float
-        Their mean metric on the hidden parts that confirmed them; with one part, the optimistic best of many.
+        Their mean metric on the hidden parts that confirmed them; where there is one part only, the largest
+        of many: read it as optimistic.
     best_index_ : int
         Their row of ``cv_results_``.
     cv_results_ : dict of arrays

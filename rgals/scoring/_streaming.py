@@ -111,6 +111,7 @@ def recommend_all(
     Returns
     -------
     Written
+        Named tuple: path, users, served, rows, resumed, seconds.
 
     Raises
     ------

@@ -84,7 +84,8 @@ class TuneResult:
     loss : str
         Name of the best loss.
     params : dict
-        Its best parameters, as the refit takes them: those of the loss beside those of `RGALS`.
+        Its best parameters, as the refit takes them: those of the loss, ``reg``, ``reg_exponent``, ``K``,
+        ``n_iter``, ``readout_exponent``.
     figure : float
         Mean of the metric over the validation splits. The largest of many: read it as optimistic.
     metric : str
@@ -202,8 +203,10 @@ def tune(
 
     Raises
     ------
-    ParameterError, InputError
-        As in `rgals.RGALSCV.fit`; or nothing can be held out.
+    ParameterError
+        A parameter is out of its range; the space names something unknown.
+    InputError
+        Nothing can be held out; the journal belongs to other data or settings.
 
     Warns
     -----
