@@ -11,7 +11,7 @@ import numpy as np
 
 from rgals.metrics._served import served, source_of
 from rgals.metrics._table import parse
-from rgals.metrics.lists import exposure
+from rgals.metrics.catalogue import exposure
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.runtime.lazy import optional

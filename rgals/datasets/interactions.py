@@ -305,16 +305,17 @@ def build(
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
-    order, keys = np.arange(len(user)), user * np.int64(n_items) + item
+    order = np.arange(len(user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
     order = order[group(item[order], n_items)]
     order = order[group(user[order], n_users)]
-    user, item, keys = user[order], item[order], keys[order]
+    user, item = user[order], item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
     rest = {name: array[order] for name, array in marks.items() if array is not None}
 
+    keys = user * np.int64(n_items) + item  # ascending
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     if len(starts) < len(keys):
         if duplicates == "error":

@@ -5,28 +5,25 @@ out (`evaluate`) or get NaN (the functions); ranks beyond the number of items co
 """
 
 from rgals.metrics._judged import Judged, Outranked, judge
-from rgals.metrics.evaluation import Evaluation, evaluate, evaluate_sampled, evaluate_segments
+from rgals.metrics.catalogue import average_popularity, coverage, exposure, gini, novelty
+from rgals.metrics.evaluation import Evaluation, evaluate, evaluate_segments
 from rgals.metrics.lists import (
     auc,
-    average_popularity,
     average_precision,
     capped_average_precision,
     capped_recall,
-    coverage,
     dislike_rate,
-    exposure,
     f1,
-    gini,
     hit_rate,
     mrr,
     ndcg,
-    novelty,
     nrbp,
     partial_auc,
     precision,
     rbp,
     recall,
 )
+from rgals.metrics.sampled import evaluate_sampled
 from rgals.metrics.significance import (
     Comparison,
     bootstrap_interval,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rgals.metrics import lists
+from rgals.metrics import catalogue, lists
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 LISTS, WHOLE, EXPOSURE, NOVELTY, POPULARITY = "lists", "whole", "exposure", "novelty", "popularity"
@@ -43,10 +43,12 @@ METRICS = {
     "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
     "auc": Metric(lists.auc, WHOLE, also=("roc_auc", "auroc")),
     "pauc": Metric(lists.partial_auc, WHOLE, ("partial_auc",), "max_fpr", lists.check_rate),
-    "coverage": Metric(lists.coverage, EXPOSURE, ("item_coverage", "catalog_coverage", "catalogue_coverage")),
-    "gini": Metric(lists.gini, EXPOSURE, also=("gini_index",)),
-    "novelty": Metric(lists.novelty, NOVELTY, also=("self_information", "mean_self_information")),
-    "arp": Metric(lists.average_popularity, POPULARITY, also=("average_popularity", "popularity")),
+    "coverage": Metric(
+        catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
+    ),
+    "gini": Metric(catalogue.gini, EXPOSURE, also=("gini_index",)),
+    "novelty": Metric(catalogue.novelty, NOVELTY, also=("self_information", "mean_self_information")),
+    "arp": Metric(catalogue.average_popularity, POPULARITY, also=("average_popularity", "popularity")),
 }
 _BY_NAME = {other: name for name, row in METRICS.items() for other in (name, *row.also)}
 

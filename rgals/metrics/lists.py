@@ -1,11 +1,10 @@
-"""The metrics, one function each: of the top of a ranking, of the whole of it, of the catalogue.
+"""Metrics of the top of a ranking, and those of the whole of it, one function each.
 
-Those of a user's ranking take ranked lists and the truth, or what `judge` made of them, and return one figure
-per user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
+Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
+user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
 i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is
 the number of the user's relevant items. Those of the whole ranking take the exact number of irrelevant items
-above each relevant one. Those of the catalogue say how much of it the lists show, how evenly, and how little
-known it is.
+above each relevant one.
 """
 
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import Outranked, as_lists, documented, ratio, top
-from rgals.runtime.checks import check_int, check_real
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.metrics._judged import Outranked, documented, ratio, top
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import ParameterError
 
 _documented = documented(
     "ndarray of float64, shape (B,)\n    In [0, 1]; NaN for users without relevant items.",
@@ -277,106 +276,3 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
 def check_rate(max_fpr: Any) -> float:
     """Return ``max_fpr``, a number above 0 and up to 1."""
     return check_real("max_fpr", max_fpr, 0.0, 1.0, open_min=True)
-
-
-_OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding does not count."
-
-
-@documented("ndarray of int64, shape (n_items,)")
-def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
-    """How many of the lists hold each item among the first k.
-
-    Raises
-    ------
-    InputError
-        A list holds an item that the catalogue does not have.
-
-    >>> exposure([[0, 1], [0, -1]], 4)
-    array([2, 1, 0, 0])
-    """
-    ids = as_lists(ranked, k)
-    shown = ids[ids >= 0].astype(np.int64, copy=False)
-    if shown.max(initial=-1) >= n_items:
-        raise InputError(f"ranked holds item {shown.max()}, but the catalogue has {n_items}")
-    return np.bincount(shown, minlength=n_items)
-
-
-@documented("float", "import numpy as np")
-def coverage(exposures: np.ndarray) -> float:
-    """Share of the catalogue that is in at least one list (``"coverage@k"``).
-
-    References
-    ----------
-    Herlocker et al., "Evaluating collaborative filtering recommender systems", ACM TOIS 22(1), 2004, section
-    4.2.
-
-    >>> coverage(np.array([2, 1, 0, 0]))
-    0.5
-    """
-    return float(np.count_nonzero(exposures) / len(exposures))
-
-
-@documented("float\n    NaN where nothing is shown or the catalogue has a single item.", "import numpy as np")
-def gini(exposures: np.ndarray) -> float:
-    """Gini index of the exposure (``"gini@k"``): 0 if all items are shown equally often, 1 if only one is.
-
-    ``sum_j (2 j - N - 1) x_j / ((N - 1) sum x)`` with ``x_1 <= ... <= x_N``.
-
-    References
-    ----------
-    Shani and Gunawardana, "Evaluating recommendation systems", Recommender Systems Handbook, 2011.
-
-    >>> gini(np.array([0, 3, 0])), gini(np.array([3, 3, 3]))
-    (1.0, 0.0)
-    """
-    n, total = len(exposures), int(np.sum(exposures))
-    if n < 2 or total == 0:
-        return float("nan")
-    ordered = np.sort(exposures)
-    return float((ordered * (2.0 * np.arange(1, n + 1) - n - 1)).sum() / ((n - 1) * total))
-
-
-@documented(_OF_LISTS)
-def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None) -> np.ndarray:
-    """Mean self-information of the first k items, in bits (``"novelty@k"``).
-
-    ``mean_i log2(n_users / max(counts[i], 1))`` over the items of the list: an item that half of the users
-    know carries 1 bit; one that nobody knows counts like one that a single user knows.
-
-    References
-    ----------
-    Zhou et al., "Solving the apparent diversity-accuracy dilemma of recommender systems", PNAS 107(10), 2010.
-
-    >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
-    array([1., 2.])
-    """
-    known = np.maximum(np.asarray(counts), 1)
-    return _mean_of_lists(ranked, np.log2(check_int("n_users", n_users, 1)) - np.log2(known), k)
-
-
-@documented(_OF_LISTS)
-def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) -> np.ndarray:
-    """Average recommendation popularity: mean training interactions of the first k items (``"arp@k"``).
-
-    ``mean_i counts[i]`` over the items of the list.
-
-    References
-    ----------
-    Yin et al., "Challenging the long tail recommendation", PVLDB 5(9), 2012. Abdollahpouri et al., "Managing
-    popularity bias in recommender systems with personalized re-ranking", FLAIRS 2019.
-
-    >>> average_popularity([[0, 1], [1, -1]], [4, 1])
-    array([2.5, 1. ])
-    """
-    return _mean_of_lists(ranked, np.asarray(counts), k)
-
-
-def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray:
-    """Mean of a value of the items over the first k of each list; NaN where a list is empty."""
-    ids = as_lists(ranked, k)
-    if ids.max(initial=-1) >= len(values):
-        raise InputError(f"ranked holds item {ids.max()}, but counts has {len(values)} entries")
-    shown = ids >= 0
-    length = shown.sum(axis=1)
-    total = np.where(shown, values[ids], 0.0).sum(axis=1) if len(values) else np.zeros(len(ids))
-    return ratio(total, length)

@@ -233,23 +233,29 @@ def against(figures: Mapping[str, Any], reference: str, method: str, **options: 
 
 
 @dataclass(frozen=True)
-class Comparison(Against):
+class Comparison:
     """One model against the reference.
 
     Attributes
     ----------
     name : str
-    mean : float
-        Mean over users.
+    mean, difference : float
+        Mean over users, and how much it is above that of the reference.
     interval : (float, float)
         95 % bootstrap interval of the difference.
-    difference, p_value, corrected, effect : float
-        As in `rgals.compare.Against`.
+    p_value, corrected : float
+        Of the paired test, and after Holm's correction for all models compared.
+    effect : float
+        Size of the difference, see `effect_size`.
     """
 
     name: str
     mean: float
+    difference: float
     interval: tuple[float, float]
+    p_value: float
+    corrected: float
+    effect: float = float("nan")
 
 
 @documented("list of Comparison\n    One for every other model, in their order.")
@@ -281,5 +287,5 @@ def compare(
     rows = []
     for name, found in against(values, reference, method, **options).items():
         interval = bootstrap_interval(values[name] - values[reference], **options)
-        rows.append(Comparison(**vars(found), name=name, mean=mean_of_known(values[name]), interval=interval))
+        rows.append(Comparison(name, mean_of_known(values[name]), interval=interval, **vars(found)))
     return rows

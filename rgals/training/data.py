@@ -17,6 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, OLDEST, Values, Weighting
+from rgals.metrics.evaluation import without_known
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
@@ -27,6 +28,7 @@ from rgals.solvers.prior import Prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 _ALL_OLD = 0.9  # share of interactions that a half-life forgets: more says that it has another unit
+_USERS = 1 << 13  # of validation and X that are compared at once
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
@@ -157,7 +159,13 @@ def divide(
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
-        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
+        held_out = as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
+        hidden, known = held_out.likes, grown(matrix, *held_out.shape)
+        ends = ((start, min(start + _USERS, n_users)) for start in range(0, n_users, _USERS))
+        left = (without_known(hidden.slice_rows(*at), known.slice_rows(*at))[0] for at in ends)
+        if not any(part.nnz for part in left):
+            raise InputError("validation holds no interaction that is not in X too; leave some out of X")
+        return matrix, held_out
     if not model.early_stopping:
         return matrix, None
     train, held_out = hold_out(matrix, HOLD_OUT, seed)

@@ -7,20 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import grown
 from rgals.metrics._served import sample_users
 from rgals.metrics._table import DISLIKES, parse
-from rgals.metrics.evaluation import evaluate, without_known
+from rgals.metrics.evaluation import evaluate
 from rgals.runtime.aligned import read_only
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.progress import ProgressBar
 from rgals.training.checkpoint import Best, Store
-
-_USERS = 1 << 13  # of validation that are looked at together
 
 
 class Steps(Protocol):
@@ -128,11 +124,6 @@ class Watch:
                 raise ParameterError("metric", model.metric, "give one that is better when larger: 'ndcg@10'")
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
-            parts = (self.users[some] for some in gen_batches(len(self.users), _USERS))
-            truth, known = held_out.likes, grown(train, held_out.n_rows, train.n_cols)
-            left = (without_known(truth.take_rows(some), known.take_rows(some))[0] for some in parts)
-            if not any(part.nnz for part in left):
-                raise InputError("validation holds no interaction that is not in X too; leave some out of X")
         self.keeps = held_out is not None and model.early_stopping
         self.best: Best = -np.inf, 0, {}
 

@@ -10,7 +10,7 @@ from scipy.stats import hypergeom
 from rgals.datasets import Interactions
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, evaluate_sampled
-from rgals.metrics.evaluation import _draw
+from rgals.metrics.sampled import _draw
 from rgals.runtime.errors import InputError, ParameterError
 
 
