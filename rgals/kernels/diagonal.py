@@ -9,7 +9,7 @@ one stream: the factors of the next row are asked for while this one is summed.
 """
 
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.gather import claim_row, gather_sum
+from rgals.kernels.gather import gather_sum
 from rgals.kernels.library import kernel
 from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
@@ -18,7 +18,6 @@ from rgals.kernels.tiles import add, copy, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 
-_CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once
 
 
@@ -75,7 +74,6 @@ def _run(counter, work, rows, basis, result):
             row = order[at]
             if not is_solvable(row, smallest, largest, rows, result):
                 continue
-            claim_row(out, order[min(at + _CLAIM, last)] * k, n_blocks)
             _right_hand_side(row, stop, rows, basis, b, solution, linear, rows.prior)
             # Rows that fill whole cache lines are written in place, others through a padded vector.
             scale, ridge, slope = rows.scale[row], rows.ridge[row], rows.linear[row]

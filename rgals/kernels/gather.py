@@ -75,18 +75,10 @@ def gather_scaled(e, out, source, scale, indices, roots, step, stride, source_st
         root = e.positive(sign * roots.spread(i))
         to = out + i * step
 
-        def copy(block, n_vectors, row=row, next_row=next_row, root=root, to=to):
-            places = [block * e.width + v * e.width for v in range(n_vectors)]
-            for at in places:
-                next_row.prefetch(at)
-            for v, at in enumerate(places):
-                to[stride * (block + v)] = row[at] * (scale[at] * root)
-
-        # Four blocks at a time hide the latency of the loads.
-        with e.loop(n_blocks // 4) as four:
-            copy(four * 4, 4)
-        with e.loop(n_blocks, n_blocks // 4 * 4) as block:
-            copy(block, 1)
+        with e.loop(n_blocks) as block:
+            at = block * e.width
+            next_row.prefetch(at)
+            to[stride * block] = row[at] * (scale[at] * root)
 
 
 @kernel("ppiii")
@@ -94,8 +86,7 @@ def padded_rows(e, out, table, n, k, width):
     """``n`` rows of ``k`` numbers, each followed by zeros up to ``width``."""
     with e.loop(n) as i:
         to, row = out + i * width, table + i * k
-        for v, at in e.pieces(k):
-            v.view(to)[at] = v.view(row)[at]
+        e.call(copy, to, row, k)
         e.call(zero, to + k, width - k)
 
 
@@ -103,10 +94,7 @@ def padded_rows(e, out, table, n, k, width):
 def scatter_rows(e, out, source, stride, n, most):
     """``out[i * stride :]`` from ``n`` rows of W, up to ``most`` numbers of each."""
     with e.loop(n) as i:
-        with e.when(most.is_("==", e.width)):
-            out[i * stride] = source[i * e.width]
-        with e.when(most.is_("<", e.width)):
-            e.call(copy, out + i * stride, source + i * e.width, most)
+        e.call(copy, out + i * stride, source + i * e.width, most)
 
 
 # ---------------------------------------------------------------- asking for memory ahead of its use

@@ -187,10 +187,6 @@ class Pointer:
         """A vector of equal numbers: the i-th."""
         return self.e.spread(self.e.builder.load((self + i).ir, align=self.e.align))
 
-    def put(self, i, number) -> None:
-        """Store one number."""
-        self.e.builder.store(number, (self + i).ir, align=self.e.align)
-
     def prefetch(self, i=0, keep=3, write=0) -> None:
         """Ask for the cache line of a number: for the first-level cache, with ``keep`` 2 for the second."""
         fn_type = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
