@@ -5,13 +5,11 @@ import numpy as np
 from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.library import kernel
-from rgals.kernels.loops import contains, lower_bound
+from rgals.kernels.loops import contains
 from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import copy
 from rgals.kernels.workspace import workspace
 from rgals.runtime.aligned import read_only
-
-FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
 
 @entry(nogil=True)
@@ -42,29 +40,6 @@ def count_around(e, scores, n, score, above, tied):
 
 
 @inner(_nrt=True)
-def _count_many(scores, positives, above, tied):
-    """The same for many scores at once: one binary search for each of ``scores``."""
-    n = len(positives)
-    # How many scores lie above j of the sorted positives, then sums from the top.
-    order = np.argsort(positives)
-    ordered = positives[order]
-    greater, equal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
-    for score in scores:
-        if score == score:  # NaN marks what does not count
-            at = lower_bound(ordered, 0, n, score)
-            greater[at] += 1  # it is above the first ``at`` positives
-            equal[at] += at < n and ordered[at] == score
-    total, same = 0, 0
-    for j in range(n - 1, -1, -1):
-        total += greater[j + 1]
-        above[order[j]] = total
-    for j in range(n):
-        if j == 0 or ordered[j] != ordered[j - 1]:
-            same = equal[j]
-        tied[order[j]] = same
-
-
-@inner(_nrt=True)
 def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
     """Count for query u over a complete row of scores, which is used as workspace."""
     begin, end = truth_ptr[u], truth_ptr[u + 1]
@@ -81,11 +56,9 @@ def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
         row[at + seen[e]] = np.nan
     for e in range(begin, end):
         row[at + truth[e]] = np.nan
-    if end - begin <= FEW:
-        for e in range(begin, end):
-            count_around(row, at, n, positives[e - begin], above, e, tied, e)
-    else:
-        _count_many(row[at : at + n], positives, above[begin:end], tied[begin:end])
+    # A pass for each: sorting these and searching among them for every score pays from some 700 on only.
+    for e in range(begin, end):
+        count_around(row, at, n, positives[e - begin], above, e, tied, e)
 
 
 @entry(nogil=True)
