@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from rgals.estimator import RGALS
-from rgals.kernels import gram, rows, sums
+from rgals.kernels import gram, rows
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
@@ -192,7 +192,7 @@ class Sums(NamedTuple):
 def add_up(factors: Table, block: Block, basis: np.ndarray | None) -> Sums:
     """The sums of a block whose factors are in some basis."""
     table, ridge = factors.array, block.plan.side.ridge
-    u = sums.column_sums(table, block.gram, block.linear, 1)[1]
+    u = gram.column_sums(table, block.gram, block.linear, 1)[1]
     if basis is None:
         penalty = squared_lengths(table, ridge)
     else:

@@ -9,8 +9,7 @@ import numpy as np
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
 from rgals.kernels.library import kernel
-from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.sums import add_sums
+from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import tile_add, widen_add, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
@@ -50,7 +49,7 @@ def _add_product(e, total, product, left, right, depth, n_left, n_right, triangu
 
 
 @entry(nogil=True)
-def _partial(counter, factors, weight, uniform, numbers, ones, gram):
+def _partial(counter, factors, weight, numbers, ones, gram):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
@@ -75,7 +74,7 @@ def _partial(counter, factors, weight, uniform, numbers, ones, gram):
             depth = min(ROWS, n - start)
             # sqrt(weight) scales either side, so that the product of a panel with itself is symmetric.
             for i in range(depth):
-                roots[i] = np.sqrt(weight[0 if uniform else start + i])
+                roots[i] = np.sqrt(weight[start + i])
             if width != k:
                 padded_rows(padded, 0, factors, start * k, depth, k, width)
             for at, n_panels, panels in ((a, n_left, left_panels), (b, n_right, right_panels)):
@@ -102,11 +101,10 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_tiles = -(-width // TILE)
     n_pairs = n_tiles * (n_tiles + 1) // 2
     n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
-    uniform = bool((weight == weight[0]).all())
     side = min(TILE, width)
     partial = np.zeros((n_chunks * n_pairs, side**2))
     numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
-    launch(_partial, n_threads, read_only(factors), weight, uniform, numbers, ones, partial)
+    launch(_partial, n_threads, read_only(factors), weight, numbers, ones, partial)
     # Chunks are added in a fixed order. Tiles lie one block column after another, W numbers a row.
     sums = partial.reshape(n_chunks, n_pairs, -1).sum(axis=0)
     out = np.zeros((width, width))
@@ -119,6 +117,43 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
             at += (stop - a) * w
     upper = np.triu(out[:k, :k])
     return upper + np.triu(upper, 1).T
+
+
+@kernel("pdddii")
+def add_sums(e, table, weight, linear_weight, sums, k, n):
+    """Add the three sums of `column_sums` over ``n`` rows; ``sums`` holds one after the other."""
+    # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of some columns at a time, down all rows, in float64.
+    for v, at in e.pieces(k):
+        wide = v.wide()
+        squares, plain, linear = slots = wide.variables(3)
+        with e.loop(n) as row:
+            numbers = wide.widened(v.view(table)[at + row * k])
+            weighted = (wide.view(weight).spread(row) * numbers).rounded()
+            squares += weighted * numbers
+            plain += weighted
+            linear += wide.view(linear_weight).spread(row) * numbers
+        for number, slot in enumerate(slots):
+            to = at + k * number
+            wide.view(sums)[to] = wide.view(sums)[to] + slot
+
+
+@entry(nogil=True)
+def _column_sums(first, stop, factors, weight, linear_weight, out):
+    n, k = factors.shape
+    for chunk in range(first, stop):
+        at, last = chunk * n // len(out), (chunk + 1) * n // len(out)
+        add_sums(factors, at * k, weight, at, linear_weight, at, out, chunk * 3 * k, k, last - at)
+
+
+def column_sums(
+    factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64."""
+    # Sixteen parts, whatever the number of threads: the order of the sums is fixed.
+    partial = np.zeros((16, 3, factors.shape[1]))
+    spread(_column_sums, len(partial), n_threads, factors, weight, linear_weight, partial)
+    squares, sums, linear = partial.sum(axis=0)
+    return squares, sums, linear
 
 
 @kernel("ppxii")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.kernels import diagonal, gram, rows, sums
+from rgals.kernels import diagonal, gram, rows
 from rgals.kernels.row import NOT_POSITIVE, Basis, Result, Rows
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
@@ -153,7 +153,7 @@ class Solve:
         G = fixed.gramian(side.gram_weight, self.n_threads)
         u, weight = None, side.gram_weight
         if side.interaction and not side.coupled:
-            u = sums.column_sums(fixed.array, weight, weight, self.n_threads)[1]
+            u = gram.column_sums(fixed.array, weight, weight, self.n_threads)[1]
         if not np.isfinite(G).all():
             row = int(np.argmin(np.isfinite(fixed.array).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
@@ -256,7 +256,7 @@ class Solve:
 
     def pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
-        return sums.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+        return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
 
 
 class FixedSide(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from rgals.kernels import gram, plain_rows, queue, sums, triangles
+from rgals.kernels import gram, plain_rows, queue, triangles
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import Basis, Result
 from rgals.kernels.rows import coupling_sums, unpack
@@ -84,7 +84,7 @@ def test_gramian_and_products(shape, dtype, rng):
         got = gram.gram(F, weight, threads)
         np.testing.assert_allclose(got, G, atol=tolerance * shape[0])
         np.testing.assert_array_equal(got, gram.gram(F, weight, 1))
-    squares, plain, moments = sums.column_sums(F, weight, linear, 2)
+    squares, plain, moments = gram.column_sums(F, weight, linear, 2)
     np.testing.assert_allclose(squares, np.diag(G), rtol=1e-5)
     np.testing.assert_allclose(plain, weight @ F.astype(float), atol=tolerance * shape[0])
     np.testing.assert_allclose(moments, linear @ F.astype(float), atol=tolerance * shape[0])
