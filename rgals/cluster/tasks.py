@@ -14,6 +14,7 @@ import numpy as np
 
 from rgals.estimator import RGALS
 from rgals.kernels import gram, rows
+from rgals.kernels.row import Basis
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
@@ -25,7 +26,7 @@ from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.basis import Change, Factors, metric
-from rgals.solvers.cpu import CPUBackend, FixedSide, Solve, coupling_shift, find_change, fixed_side
+from rgals.solvers.cpu import CPUBackend, Solve, coupling_shift, find_change, fixed_side
 from rgals.solvers.plan import Plan
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.solvers.readout import with_scale
@@ -248,9 +249,7 @@ def turn(factors: Table, block: Block, to: Change) -> Turned:
 _last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
 
 
-def _whole(
-    name: str, parts: list[Turned], kp: int, interaction: float | None
-) -> tuple[FixedSide, np.ndarray]:
+def _whole(name: str, parts: list[Turned], kp: int, interaction: float | None) -> tuple[Basis, np.ndarray]:
     """The fixed side in one piece, once a process for all blocks of a half-step."""
     global _last
     with _lock:
@@ -280,7 +279,7 @@ def _solve(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind)
     out: Any = empty((plan.matrix.n_rows, K), kind.dtype)
     step = Solve(plan, cast(Any, None), Factors(out), 1, block.first)
     step.col_terms = terms
-    step.take(fixed)
+    step.rotated, step.d, step.s = fixed
     return step
 
 

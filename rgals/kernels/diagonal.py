@@ -21,7 +21,7 @@ from rgals.kernels.workspace import workspace
 _PIECE = 1024  # linear terms that are worked out at once
 
 
-@kernel("pvvvrrri", "r")
+@kernel("vvvvrrri", "r")
 def _divide(e, out, b, s, d, linear, scale, ridge, n_blocks):
     """``out = (b + linear s) / (scale d + ridge)``; returns its product with the right-hand side."""
     # One pass: the right-hand side, the diagonal D, their quotient, and b . p for the objective.
@@ -75,13 +75,9 @@ def _run(counter, work, rows, basis, result):
             if not is_solvable(row, smallest, largest, rows, result):
                 continue
             _right_hand_side(row, stop, rows, basis, b, solution, linear, rows.prior)
-            # Rows that fill whole cache lines are written in place, others through a padded vector.
             scale, ridge, slope = rows.scale[row], rows.ridge[row], rows.linear[row]
-            if k == kp:
-                result.value[row] = _divide(out, row * k, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
-            else:
-                result.value[row] = _divide(solution, 0, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
-                copy(out, row * k, solution, 0, k)
+            result.value[row] = _divide(solution, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
+            copy(out, row * k, solution, 0, k)
         piece = fetch_add(counter, 0, 1)
 
 

@@ -90,13 +90,6 @@ def padded_rows(e, out, table, n, k, width):
         e.call(zero, to + k, width - k)
 
 
-@kernel("ppiii")
-def scatter_rows(e, out, source, stride, n, most):
-    """``out[i * stride :]`` from ``n`` rows of W, up to ``most`` numbers of each."""
-    with e.loop(n) as i:
-        e.call(copy, out + i * stride, source + i * e.width, most)
-
-
 # ---------------------------------------------------------------- asking for memory ahead of its use
 
 

@@ -7,10 +7,10 @@ rows are multiplied in the factors' own precision and added up in float64.
 import numpy as np
 
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
+from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows
 from rgals.kernels.library import kernel
 from rgals.kernels.queue import fetch_add, launch, spread
-from rgals.kernels.tiles import tile_add, widen_add, zero
+from rgals.kernels.tiles import copy, tile_add, widen_add, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 from rgals.runtime.aligned import empty, read_only
@@ -61,7 +61,7 @@ def _partial(counter, factors, weight, numbers, ones, gram):
     left_panels = workspace(ROWS * side, factors)
     right_panels = workspace(ROWS * side, factors)
     product = workspace(side * w, factors)
-    padded = workspace(ROWS * width if width != k else 0, factors)
+    padded = workspace(ROWS * width, factors)
     roots = workspace(ROWS, factors)
     # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
     task = fetch_add(counter, 0, 1)
@@ -75,14 +75,10 @@ def _partial(counter, factors, weight, numbers, ones, gram):
             # sqrt(weight) scales either side, so that the product of a panel with itself is symmetric.
             for i in range(depth):
                 roots[i] = np.sqrt(weight[start + i])
-            if width != k:
-                padded_rows(padded, 0, factors, start * k, depth, k, width)
+            padded_rows(padded, 0, factors, start * k, depth, k, width)
             for at, n_panels, panels in ((a, n_left, left_panels), (b, n_right, right_panels)):
                 where = ones, 0, numbers, 0, roots, 0, w, ROWS * w, width, depth, n_panels, 1.0
-                if width == k:
-                    gather_scaled(panels, 0, factors, start * k + at, *where)
-                else:
-                    gather_scaled(panels, 0, padded, at, *where)
+                gather_scaled(panels, 0, padded, at, *where)
                 if a == b:
                     break
             right = left_panels if a == b else right_panels
@@ -171,7 +167,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
     width = (k + w - 1) // w * w
     left = workspace(STRIP * width, factors)
     product = workspace(STRIP * w, factors)
-    padded = workspace(STRIP * width if width != k else 0, factors)
+    padded = workspace(STRIP * width, factors)
     numbers = np.empty(STRIP, np.int32)
     n_strips = (n + STRIP - 1) // STRIP
     chunk = fetch_add(counter, 0, 1)
@@ -184,11 +180,8 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
             n_groups = (rows + w - 1) // w
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
-            if width == k:
-                transpose_strip(left, 0, factors, start * k, numbers, 0, n_groups, width)
-            else:
-                padded_rows(padded, 0, factors, start * k, rows, k, width)
-                transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
+            padded_rows(padded, 0, factors, start * k, rows, k, width)
+            transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
             # Block column j of the product: of the matrix only the rows that are not zero there.
             for j in range(width // w):
                 zero(product, 0, n_groups * w * w)
@@ -196,7 +189,8 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                 for group in range(n_groups):
                     at, of = (group * width + first) * w, (j * width + first) * w
                     tile_add(product, group * w * w, left, at, panels, of, depth, 1.0)
-                scatter_rows(out, start * k + j * w, product, 0, k, rows, min(w, k - j * w))
+                for i in range(rows):
+                    copy(out, (start + i) * k + j * w, product, i * w, min(w, k - j * w))
             if len(weight):
                 add_sums(out, start * k, weight, start, linear_weight, start, sums, chunk * 3 * k, k, rows)
         chunk = fetch_add(counter, 0, 1)

@@ -72,8 +72,7 @@ class Kernel(NamedTuple):
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         e = Emitter(builder, real)
         wrap: dict[str, Callable[[Any], Any]] = {
-            "p": lambda value: Pointer(e, value),
-            "v": lambda value: Pointer(e, value),
+            **dict.fromkeys("pv", lambda value: Pointer(e, value)),
             "d": lambda value: Pointer(e.wide(), value),
             "x": lambda value: Indices(e, value),
             "i": lambda value: Index(builder, value),

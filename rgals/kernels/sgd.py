@@ -10,7 +10,7 @@ from numba import njit
 
 from rgals.kernels.compile import entry
 from rgals.kernels.loops import contains
-from rgals.kernels.tiles import add_scaled, dot, fill
+from rgals.kernels.tiles import add_scaled, dot, zero
 
 SGD, ADAGRAD, ADAM = range(3)
 # Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures
@@ -95,7 +95,7 @@ def pair_scores(first, stop, user_rows, item_rows, items, out):
 def user_gradients(first, stop, grad, items, item_rows, out):
     """``out[b] = sum_j grad[b, j] item_rows[items[b, j]]``."""
     width = out.shape[1]
-    fill(out, first * width, (stop - first) * width, 0.0)
+    zero(out, first * width, (stop - first) * width)
     for b in range(first, stop):
         for j in range(items.shape[1]):
             if grad[b, j] != 0 and items[b, j] >= 0:
@@ -106,7 +106,7 @@ def user_gradients(first, stop, grad, items, item_rows, out):
 def group_sum(first, stop, starts, order, weights, width, vectors, out):
     """``out[g] = sum weights[e] vectors[e // width]`` over the positions e of group g, in order."""
     k = out.shape[1]
-    fill(out, first * k, (stop - first) * k, 0.0)
+    zero(out, first * k, (stop - first) * k)
     for g in range(first, stop):
         for at in range(starts[g], starts[g + 1]):
             e = order[at]

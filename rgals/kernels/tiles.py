@@ -60,28 +60,6 @@ def panel_product(e, y, panel, x, depth, sign):
     y[0] = y[0] + sign * ((acc[0] + acc[1]) + (acc[2] + acc[3]))
 
 
-def row_sums(e, each):
-    """The vector of ``sum_t tile_t z_t``; ``each(add)`` calls ``add(tile, z)`` for every t in a loop.
-
-    Called once for every part of the rows that the registers hold.
-    """
-    v = e.native()
-    parts = []
-    for first in range(0, e.width, v.width):
-        acc = v.variables(v.width)
-
-        def add(tile, z, first=first, acc=acc):
-            tile, z = v.view(tile), v.view(z)
-            for left in range(0, e.width, v.width):
-                factor = z[left]
-                for i, slot in enumerate(acc):
-                    slot += tile[(first + i) * e.width + left] * factor
-
-        each(add)
-        parts.append(v.sums(acc))
-    return e.join(parts)
-
-
 # ---------------------------------------------------------------- the Cholesky factor U^T U of a tile
 
 
@@ -193,13 +171,6 @@ def backward_tile(e, y, u, inverse):
 # ---------------------------------------------------------------- vectors
 
 
-@kernel("pir")
-def fill(e, x, n, number):
-    """``x[:n] = number``."""
-    for v, at in e.pieces(n):
-        v.view(x)[at] = number.on(v)
-
-
 def _number_by_number(name, kinds, formula):
     def emit(e, out, *args):
         *arrays, n = args
@@ -210,18 +181,12 @@ def _number_by_number(name, kinds, formula):
     return kernel(kinds, name=name)(emit)
 
 
-#: ``to[:n] = x``, ``to += x``, ``to = x * y``, ``to = x / y``; a `kernel` each.
+#: ``to[:n] = 0``, ``to = x``, ``to += x``, ``to = x * y``, ``to = x / y``; a `kernel` each.
+zero = _number_by_number("zero", "pi", lambda to: to.e.zero())
 copy = _number_by_number("copy", "ppi", lambda to, x: x)
 add = _number_by_number("add", "ppi", lambda to, x: to + x)
 times = _number_by_number("times", "pppi", lambda to, x, y: x * y)
 divided = _number_by_number("divided", "pppi", lambda to, x, y: x / y)
-
-
-@kernel("pi")
-def zero(e, x, n):
-    """``x[:n] = 0``."""
-    for v, at in e.pieces(n):
-        v.view(x)[at] = v.zero()
 
 
 @kernel("ppir")

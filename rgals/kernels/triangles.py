@@ -65,13 +65,18 @@ def cholesky(e, c, inverse, n_blocks):
 
 def _subtract_later(e, y, c, j, n_blocks):
     """``y_j -= sum_i U_ji y_i`` over the blocks i > j of a factor ``U^T U``, a packed triangle."""
-
-    def over_later(add):
+    v, w = e.native(), e.width
+    parts = []
+    for first in range(0, w, v.width):  # as many rows as the registers hold
+        acc = v.variables(v.width)
         with e.loop(n_blocks, j + 1) as i:
-            add(c + triangle(e.width, i) + j * e.width * e.width, y + i * e.width)
-
-    at = j * e.width
-    y[at] = y[at] - tiles.row_sums(e, over_later)
+            tile, solved = v.view(c + triangle(w, i) + j * w * w), v.view(y + i * w)
+            for left in range(0, w, v.width):
+                factor = solved[left]
+                for k, slot in enumerate(acc):
+                    slot += tile[(first + k) * w + left] * factor
+        parts.append(v.sums(acc))
+    y[j * w] = y[j * w] - e.join(parts)
 
 
 @kernel("pppi")

@@ -15,6 +15,7 @@ from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import with_scale
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,7 @@ class ALS:
 
     def item_factors(self) -> np.ndarray:
         """The current factors of the items, as they score."""
-        factors = self.backend.download(self._items)
-        return factors if self.item_scale is None else factors * self.item_scale[:, None]
+        return with_scale(self.backend.download(self._items), self.item_scale)
 
     def state(self) -> dict[str, np.ndarray]:
         """Factors as the steps have them, and what basis they are in: see `rgals.solvers.basis.Factors`."""

@@ -8,7 +8,7 @@ solve them to rounding, and rows with few positives are solved in their dual: ne
 `rgals.solvers.plan` says how each row is solved, `rgals.kernels.ways` has the ways.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -168,12 +168,8 @@ class Solve:
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
         sums = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
-        interaction = 0.0 if side.coupled else side.interaction
-        self.take(fixed_side(rotated, sums, None if change.whitens else interaction, self.kp))
-
-    def take(self, found: "FixedSide") -> None:
-        """What the rows are solved by."""
-        self.rotated, self.d, self.s = found
+        interaction = None if change.whitens else 0.0 if side.coupled else side.interaction
+        self.rotated, self.d, self.s = fixed_side(rotated, sums, interaction, self.kp)
 
     def _turn_start(self, back: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
@@ -259,20 +255,12 @@ class Solve:
         return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
 
 
-class FixedSide(NamedTuple):
-    """The fixed side of a half-step as its rows are solved by it; the numbers of factors are whole blocks."""
-
-    rotated: np.ndarray  # (n_fixed * kp,)
-    d: np.ndarray  # (kp,): the diagonal of its Gramian; zeros where all of it is in units of the ridge
-    s: np.ndarray  # (kp,): its sums by the weights of the linear terms
-
-
 def fixed_side(
     rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float | None, kp: int
-) -> FixedSide:
-    """From a table that a `Change` has turned, and the `column_sums` of it.
+) -> Basis:
+    """A `Basis` with sums in float64, from a table that a `Change` has turned, and the `column_sums` of it.
 
-    ``interaction``: of rows that are not coupled; None where the change whitens.
+    ``interaction``: of rows that are not coupled; None where the change whitens: d is zeros then.
     """
     d, u, linear = sums
     k, s, diagonal = len(d), np.zeros(kp), np.zeros(kp)
@@ -285,7 +273,7 @@ def fixed_side(
         padded = empty((len(rotated), kp), rotated.dtype)
         padded[:, :k], padded[:, k:] = rotated, 0.0
         rotated = padded
-    return FixedSide(rotated.reshape(-1), diagonal, s)
+    return Basis(rotated.reshape(-1), diagonal, s)
 
 
 def find_change(
