@@ -21,6 +21,7 @@ from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
+from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
 from rgals.solvers.plan import padded
@@ -50,6 +51,24 @@ class _Remote:
     shards: Shards  # as given
     users: list[Any]  # futures of factors, block by block
     items: list[Any]
+
+    @cached_property
+    def local(self) -> FittedState:
+        """All of it in the client's memory."""
+        graphs, outline = self.shards.graphs, self.outline
+        users, items = map(ClusterBackend(graphs).gather, (self.users, self.items))
+        user_ids, item_ids = (
+            of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
+            for of in self.shards.labels
+        )
+        return replace(
+            outline,
+            user_factors=users,
+            item_factors=with_scale(items, outline.item_scale),
+            seen=self.shards.load(),
+            user_ids=user_ids,
+            item_ids=item_ids,
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -173,9 +192,8 @@ class DaskRGALS(RGALS):
         if given.n_blocks is not None:
             check_int("n_blocks", given.n_blocks, 1)
         with Graphs(client_of(given.client)) as graphs:
-            found = given._fit_on(graphs, X, dtype, callbacks, checkpoint, (user_ids, item_ids), columns)
-        self._snapshot = None
-        self._remote, self.client_ = found, graphs.client
+            found: Any = given._fit_on(graphs, X, dtype, callbacks, checkpoint, (user_ids, item_ids), columns)
+        self._snapshot, self.client_ = found, graphs.client
         return self
 
     def _fit_on(
@@ -239,42 +257,15 @@ class DaskRGALS(RGALS):
 
     # ------------------------------------------------------------------ what is fitted
 
-    @property
-    def _snapshot(self) -> Any:
-        """The model in the client's memory, once it is there."""
-        return self.__dict__.get("_snapshot")
-
-    @_snapshot.setter
-    def _snapshot(self, state: Any) -> None:
-        # An update: what the workers hold is of the model before it.
-        self.__dict__.pop("_remote", None)
-        self.__dict__["_snapshot"] = state
+    # What is published is a `_Remote`; by an update, which leaves the model on the client alone, its state.
 
     def _outline(self) -> FittedState:
-        remote = getattr(self, "_remote", None)
-        return super()._outline() if remote is None else remote.outline
+        found: Any = super()._state()
+        return found.outline if isinstance(found, _Remote) else found
 
     def _state(self) -> FittedState:
-        remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is not None and self._snapshot is None:
-            graphs = remote.shards.graphs
-            users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
-            labels = [
-                of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
-                for of in remote.shards.labels
-            ]
-            self.__dict__["_snapshot"] = replace(
-                remote.outline,
-                user_factors=users,
-                item_factors=with_scale(items, remote.outline.item_scale),
-                seen=remote.shards.load(),
-                user_ids=labels[0],
-                item_ids=labels[1],
-            )
-        return super()._state()
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return getattr(self, "_remote", None) is not None or super().__sklearn_is_fitted__()
+        found: Any = super()._state()
+        return found.local if isinstance(found, _Remote) else found
 
     def to_local(self) -> RGALS:
         """The fitted model in the client's memory: an ordinary `RGALS`.
@@ -326,8 +317,8 @@ class DaskRGALS(RGALS):
         InputError
             The folder is not empty.
         """
-        remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is None:
+        remote: Any = getattr(self, "_snapshot", None)
+        if not isinstance(remote, _Remote):
             raise NotFittedError("no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)")
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
@@ -359,7 +350,6 @@ class DaskRGALS(RGALS):
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        if getattr(self, "_remote", None) is not None:
-            self._state()
         kept = super().__getstate__() | {"client": None}
-        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")}
+        kept |= {"_snapshot": self._state()} if "_snapshot" in kept else {}
+        return {name: value for name, value in kept.items() if name != "client_"}
