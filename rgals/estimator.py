@@ -15,6 +15,7 @@ from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import takes_dislikes, with_priors
 from rgals.model.exchange import Interop
 from rgals.model.file import FORMAT
+from rgals.model.fitted import told
 from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
@@ -33,8 +34,7 @@ from rgals.training.fit import (
     choose_init,
     describe_fit,
     first_users,
-    most_iterations,
-    plain_iterations,
+    stages,
     taken,
     when_settled,
 )
@@ -227,11 +227,10 @@ class RGALS(
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
             problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
-            hard = read_hard_negatives(self.hard_negatives)
-            sampler = None
+            hard, sampler = read_hard_negatives(self.hard_negatives), None
+            plain, n_iter = stages(self, hard)
             if hard is not None:
-                first = plain_iterations(self, hard)
-                sampler = Sampler(hard, train, coefficients, first, task.seed, self.n_jobs)
+                sampler = Sampler(hard, train, coefficients, plain, task.seed, self.n_jobs)
                 solver = "exact" if solver == "shared" else solver
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
@@ -255,7 +254,7 @@ class RGALS(
                         scored,
                         sampler,
                     ),
-                    most_iterations(self, hard),
+                    n_iter,
                     tol=self.tol if hard is None else None,
                     settled=when_settled(self, problem),
                     began=began,
@@ -314,10 +313,8 @@ class RGALS(
 
     # ------------------------------------------------------------------ use
 
-    @property
-    def solver_(self) -> str:
-        """What ran; see the class."""
-        return self._outline().record.solver
+    solver_ = told("record.solver", "What ran; see the class.")
+    reg_ = told("reg", "The strength of the regularisation that was used.")
 
     @property
     def loss_(self) -> Loss:
@@ -330,11 +327,6 @@ class RGALS(
         """What the read-out multiplied the factors of each item by, shape (N,)."""
         state: FittedState = self._state()
         return np.ones(len(state.item_factors)) if state.item_scale is None else state.item_scale
-
-    @property
-    def reg_(self) -> float:
-        """The strength of the regularisation that was used."""
-        return self._outline().reg
 
     @property
     def params_(self) -> dict[str, Any]:

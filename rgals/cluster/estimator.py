@@ -27,7 +27,7 @@ from rgals.scoring._streaming import Written
 from rgals.solvers.plan import padded
 from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
-from rgals.training.fit import RANDOM, check_parameters, describe_fit, most_iterations, taken, when_settled
+from rgals.training.fit import RANDOM, check_parameters, describe_fit, stages, taken, when_settled
 from rgals.training.run import Watch, run
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
@@ -214,7 +214,7 @@ class DaskRGALS(RGALS):
         steps = ClusterALS(problem, problem.start(np.random.default_rng(seed), spread), scale)
         _, history = run(
             steps,
-            most_iterations(self, None),
+            stages(self, None)[1],
             tol=self.tol,
             settled=when_settled(self, problem),
             watch=Watch(callbacks),

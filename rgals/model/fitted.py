@@ -38,9 +38,9 @@ class Info(dict):
         return "\n".join(f"{name:{width}}  {value}" for name, value in self.items())
 
 
-def _told(path: str, doc: str) -> Any:
+def told(path: str, doc: str) -> Any:
     """An attribute of a fit: what lies at a path of its state."""
-    find, outlined = attrgetter(path), path.startswith("record")
+    find, outlined = attrgetter(path), not path.startswith(("user", "item"))
     return property(lambda model: find(model._outline() if outlined else model._state()), doc=doc)
 
 
@@ -50,12 +50,12 @@ class Fitted:
     _snapshot: Snapshot
     _file: ClassVar[Any]  # a `ModelFormat`, or what has its `save` and `load`
 
-    user_factors_: np.ndarray = _told("user_factors", "Fitted factors of the users, shape (M, K).")
-    item_factors_: np.ndarray = _told("item_factors", "Fitted factors of the items, shape (N, K).")
-    user_ids_: np.ndarray | None = _told("user_ids", "Ids of the users, shape (M,); None if there are none.")
-    item_ids_: np.ndarray | None = _told("item_ids", "Ids of the items, shape (N,); None if there are none.")
-    n_iter_: int = _told("record.n_iter", "Iterations that ran.")
-    history_: list[dict[str, Any]] = _told("record.history", "What each iteration recorded.")
+    user_factors_: np.ndarray = told("user_factors", "Fitted factors of the users, shape (M, K).")
+    item_factors_: np.ndarray = told("item_factors", "Fitted factors of the items, shape (N, K).")
+    user_ids_: np.ndarray | None = told("user_ids", "Ids of the users, shape (M,); None if there are none.")
+    item_ids_: np.ndarray | None = told("item_ids", "Ids of the items, shape (N,); None if there are none.")
+    n_iter_: int = told("record.n_iter", "Iterations that ran.")
+    history_: list[dict[str, Any]] = told("record.history", "What each iteration recorded.")
 
     def _state(self) -> Any:
         snapshot = getattr(self, "_snapshot", None)

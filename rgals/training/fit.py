@@ -70,23 +70,17 @@ def first_users(
     return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
 
 
-def most_iterations(model: Any, hard: HardNegatives | None) -> int:
-    """Iterations after which a fit ends at the latest."""
-    if model.n_iter != AUTO:
-        return int(model.n_iter)
-    if model.early_stopping:
-        return MOST_WATCHED
-    return MOST if hard is None else max(hard.warmup + DRAWS, MOST)
+def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
+    """Iterations before those that draw hard negatives, and after which a fit ends at the latest.
 
-
-def plain_iterations(model: Any, hard: HardNegatives) -> int:
-    """Iterations before those with draws: ``warmup``, or all but the last few where ``n_iter`` is "auto".
-
-    They cost little, and data that need many lose more by an early end than by few draws.
+    The first are ``warmup``, or all but the last few where ``n_iter`` is "auto": they cost little, and data
+    that need many lose more by an early end than by few draws.
     """
+    plain = 0 if hard is None else hard.warmup
     if model.n_iter != AUTO or model.early_stopping:
-        return hard.warmup
-    return most_iterations(model, hard) - DRAWS
+        return plain, MOST_WATCHED if model.n_iter == AUTO else int(model.n_iter)
+    most = max(plain + DRAWS, MOST)
+    return most - DRAWS, most
 
 
 def when_settled(model: Any, problem: Problem) -> Settled | None:
