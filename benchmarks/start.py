@@ -35,7 +35,7 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
 from rgals.training.fit import SHARE
-from rgals.training.run import Settled
+from rgals.training.run import has_settled
 
 SETS = (
     "food-10core",
@@ -132,8 +132,8 @@ def beside_table(record: Journal, sets: list[str], ladder: list[int], losses: li
 def ends(row: dict[str, Any]) -> int:
     """Iterations of ``n_iter="auto"``."""
     history = [{"objective": value} for value in row["objective"]]
-    settled = Settled(row["origin"], SHARE)
-    return next((n for n in range(2, len(history) + 1) if settled(history[:n])), len(history))
+    counts = range(2, len(history) + 1)
+    return next((n for n in counts if has_settled(row["origin"], SHARE, history[:n])), len(history))
 
 
 def first(figures: list[float], bound: float) -> int | None:

@@ -15,6 +15,7 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
+from rgals.solvers.dense import system as system_of
 from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
@@ -200,9 +201,8 @@ class FoldIn(FactorRanker):
         curvature, pull = state.user_system
         past = state.solved_items[history.indices].astype(np.float64)
         wanted = state.item_factors[cols[0]].astype(np.float64)
-        _, m, linear = positive_coefficients(history, side.row_terms, side.col_terms)
-        system = side.scale[0] * curvature + (past * m[:, None]).T @ past
-        system[np.diag_indices_from(system)] += side.ridge[0]
+        *_, linear = positive_coefficients(history, side.row_terms, side.col_terms)
+        system, right = system_of(history, 0, state.solved_items, side, curvature, pull)
         parts, all_pairs, negatives = np.empty(0), 0.0, 0.0
         predicted = np.zeros(len(system)) if prior is None else prior.predict(len(system))[0]
         if not history.nnz and side.linear[0] == 0:
@@ -210,7 +210,6 @@ class FoldIn(FactorRanker):
         else:
             hard, hard_linear = np.empty((0, len(system))), np.empty(0)
             if state.hard_negatives is not None and history.nnz:
-                right = linear @ past + side.linear[0] * pull + side.ridge[0] * predicted
                 first = scipy.linalg.solve(system, right, assume_a="pos")
                 found = state.hard_negatives.best_of(state.solved_items @ first, history.indices)
                 of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)

@@ -1,6 +1,7 @@
 """The parts of an ALS fit: where it starts and ends, parameters and memory checked, what is kept of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scr
 from rgals.solvers.readout import check_readout
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name, start_factors, warm_factors
-from rgals.training.run import Settled
+from rgals.training.run import has_settled
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
 # Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
@@ -83,10 +84,11 @@ def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
     return most - DRAWS, most
 
 
-def when_settled(model: Any, problem: Problem) -> Settled | None:
+def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
     """When a fit ends before; None where that is not for the objective to say."""
-    fixed = model.n_iter != AUTO or model.early_stopping
-    return None if fixed or read_hard_negatives(model.hard_negatives) else Settled(problem.constant, SHARE)
+    if model.n_iter != AUTO or model.early_stopping or read_hard_negatives(model.hard_negatives):
+        return None
+    return partial(has_settled, problem.constant, SHARE)
 
 
 def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:

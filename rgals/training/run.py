@@ -87,24 +87,13 @@ class Iteration:
 Callback = Callable[[Iteration], object]
 
 
-@dataclass(frozen=True)
-class Settled:
+def has_settled(origin: float, share: float, history: Sequence[dict[str, Any]]) -> bool:
     """Whether an objective has settled: its last fall is less than ``share`` of all that it fell.
 
     ``origin`` is the objective of factors that are 0.
     """
-
-    origin: float
-    share: float
-
-    def __call__(self, history: Sequence[dict[str, Any]]) -> bool:
-        """Judge the last iteration."""
-        last = [record["objective"] for record in history[-2:]]
-        return len(last) == 2 and last[0] - last[1] < self.share * (self.origin - last[1])
-
-    def within(self, history: Sequence[dict[str, Any]]) -> bool:
-        """Whether it had settled at any iteration."""
-        return any(self(history[:n]) for n in range(2, len(history) + 1))
+    last = [record["objective"] for record in history[-2:]]
+    return len(last) == 2 and last[0] - last[1] < share * (origin - last[1])
 
 
 class Watch:
@@ -152,7 +141,7 @@ def run(
     n_iter: int,
     *,
     tol: float | None = None,
-    settled: Settled | None = None,
+    settled: Callable[[Sequence[dict[str, Any]]], bool] | None = None,
     began: float | None = None,
     watch: Watch | None = None,
     store: Store | None = None,
@@ -175,7 +164,8 @@ def run(
     if done is not None:
         state, history, stopped, best = done
         steps.restore(state)
-        n_iter = len(history) if stopped or (settled and settled.within(history)) else n_iter
+        over = settled is not None and any(settled(history[:n]) for n in range(2, len(history) + 1))
+        n_iter = len(history) if stopped or over else n_iter
         if watch.keeps and best is not None:
             watch.best = best
         del done, state, best  # SGD has copied its arrays

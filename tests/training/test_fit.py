@@ -21,7 +21,7 @@ from rgals.runtime import memory
 from rgals.sgd import SGDRanker
 from rgals.solvers import spectral
 from rgals.training import fit
-from rgals.training.run import Settled
+from rgals.training.run import has_settled
 
 SMALL = 1 << 18
 
@@ -251,10 +251,8 @@ def test_a_checkpoint_of_another_start_is_refused_and_auto_goes_on_from_any(one,
 
 
 def test_settled_is_judged_by_the_last_two_objectives():
-    rule = Settled(10.0, 0.1)
     history = [{"objective": value} for value in (5.0, 2.0, 1.5, 1.4)]
-    assert [rule(history[:n]) for n in range(5)] == [False, False, False, True, True]
-    assert not rule.within(history[:2]) and rule.within(history)
+    assert [has_settled(10.0, 0.1, history[:n]) for n in range(5)] == [False, False, False, True, True]
 
 
 # ------------------------------------------------------------------ memory and quality
