@@ -29,7 +29,7 @@ from rgals.losses import {loss}
 rng = np.random.default_rng(1)
 X = sp.csr_array((rng.random((90, 70)) < rng.choice([.05, .9], 90)[:, None]).astype(float))
 model = RGALS(K=8, loss={loss}({rule}), solver="{solver}", n_iter=1, reg=.1, random_state=0)
-print(model.fit(X).user_factors_.tolist())
+print([model.fit(X).history_[-1]["objective"], model.user_factors_.tolist()])
 """
 #: What prints results that a file decides about, and compiles little else.
 PROBES = {
@@ -142,7 +142,7 @@ EDITS = {
     "topk": Edit("scores[heap + last] = score", "scores[heap + last] = score + 1", "topk"),
     "triangles": Edit("[float(k == i)", "[2.0 * (k == i)", "fit"),
     "vectors": Edit("builder.fadd(self.ir, other.ir)", "builder.fadd(self.ir, self.ir)", "sums"),
-    "workspace": Edit("types.Array(like.dtype,", "types.Array(types.float64,", "above"),
+    "workspace": Edit("data, [length]", "data, [builder.lshr(length, length.type(2))]", "fit"),
     "ways/__init__": Edit("kind & mask == own", "kind & mask != own", "fit"),
     "ways/cg": Edit("x[at] = x[at] + alpha * p[at]", "x[at] = x[at] - alpha * p[at]", "steps"),
     "ways/cholesky": Edit(
