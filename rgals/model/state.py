@@ -52,6 +52,11 @@ def _inverse_norms(factors: np.ndarray) -> np.ndarray:
     return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
 
 
+def _id_map(labels: np.ndarray | None, factors: np.ndarray, what: str) -> IdMap:
+    """Numbers of rows by their labels; they name themselves where there are no labels."""
+    return IdMap(np.arange(len(factors)) if labels is None else labels, what)
+
+
 def parameters_of(model: Any) -> dict[str, Any]:
     """The parameters of an estimator; losses are copied, so that changing them later changes no record."""
     return {
@@ -96,27 +101,11 @@ class Snapshot:
         """The items' factors as half-steps made and take them; ``item_factors`` are what scores."""
         return without_scale(self.item_factors, self.item_scale)
 
-    @cached_property
-    def user_inverse_norms(self) -> np.ndarray:
-        """One over the length of each user's factors, computed once."""
-        return _inverse_norms(self.user_factors)
-
-    @cached_property
-    def item_inverse_norms(self) -> np.ndarray:
-        """One over the length of each item's factors, computed once."""
-        return _inverse_norms(self.item_factors)
-
-    @cached_property
-    def users(self) -> IdMap:
-        """Row numbers of the users' labels; the rows name themselves where there are no labels."""
-        labels = np.arange(len(self.user_factors)) if self.user_ids is None else self.user_ids
-        return IdMap(labels, "user")
-
-    @cached_property
-    def items(self) -> IdMap:
-        """Column numbers of the items' labels; the columns name themselves where there are no labels."""
-        labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
-        return IdMap(labels, "item")
+    # Of either side, computed once.
+    user_inverse_norms = cached_property(lambda state: _inverse_norms(state.user_factors))
+    item_inverse_norms = cached_property(lambda state: _inverse_norms(state.item_factors))
+    users = cached_property(lambda state: _id_map(state.user_ids, state.user_factors, "user"))
+    items = cached_property(lambda state: _id_map(state.item_ids, state.item_factors, "item"))
 
     @property
     def labelled_items(self) -> IdMap | None:
