@@ -39,11 +39,9 @@ class ArraySpec:
     """What one array of a file must look like."""
 
     dtypes: tuple[str, ...]  # as in dtype.str without the byte order: "f4", "i8", "u1"
-    # A number is required as it is. A name must have the same value wherever it stands in the file;
-    # "n_users+1" means one more.
-    shape: tuple[int | str, ...]
+    # A name must have the same value wherever it stands in the file; "n_users+1" means one more.
+    shape: tuple[str, ...]
     required: bool = True
-    finite: bool = True  # refuse NaN and infinity
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,12 @@ def save_npz(
     """
     given = {name: np.asarray(array) for name, array in arrays.items()}
     stored = {name: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for name, a in given.items()}
-    fault = _layout_fault({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
-    for name, array in stored.items():
-        fault = fault or _content_fault(name, array, spec.arrays[name])
-    if fault:
-        raise InputError(f"{fault}; nothing was written to {os.fspath(path)}")
+    try:
+        _check_layout({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
+        for name, array in stored.items():
+            _check_finite(name, array)
+    except _Fault as fault:
+        raise InputError(f"{fault}; nothing was written to {os.fspath(path)}") from None
     header = {"format": spec.format, "format_version": spec.version, "rgals_version": __version__}
     header |= {"checksums": {name: _digest(array) for name, array in stored.items()}, "content": dict(meta)}
     try:
@@ -103,43 +102,41 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(_bytes(array)).hexdigest()
 
 
-def _layout_fault(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: FileSpec) -> str | None:
-    """Say what is wrong with names, types and shapes, or None."""
+class _Fault(Exception):  # noqa: N818 - never leaves this module
+    """What is wrong with a file, without its name."""
+
+
+def _check_layout(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: FileSpec) -> None:
+    """Refuse names, types and shapes that a file of this kind does not have."""
     known: dict[str, tuple[int, str]] = {}
     for name, (dtype, shape) in arrays.items():
         if name not in spec.arrays:
-            return f"{name!r} is not an array of a {spec.format} file"
+            raise _Fault(f"{name!r} is not an array of a {spec.format} file")
         wanted = spec.arrays[name]
         if dtype.str[1:] not in wanted.dtypes:
-            return f"array {name!r} holds {dtype} values, not {' or '.join(wanted.dtypes)}"
+            raise _Fault(f"array {name!r} holds {dtype} values, not {' or '.join(wanted.dtypes)}")
         expected = str(wanted.shape).replace("'", "")
         problem = f"array {name!r} has shape {shape}, expected {expected}"
         if len(shape) != len(wanted.shape):
-            return problem
+            raise _Fault(problem)
         for size, rule in zip(shape, wanted.shape, strict=True):
-            if isinstance(rule, int):
-                if size != rule:
-                    return problem
-                continue
             symbol, _, more = rule.partition("+")
             value = size - int(more or 0)
             earlier, where = known.setdefault(symbol, (value, name))
             if value != earlier or value < 0:
-                return f"{problem} with {symbol} = {earlier} as in {where!r}"
-    missing = [name for name, wanted in spec.arrays.items() if wanted.required and name not in arrays]
-    return f"array {missing[0]!r} is missing" if missing else None
+                raise _Fault(f"{problem} with {symbol} = {earlier} as in {where!r}")
+    for name, wanted in spec.arrays.items():
+        if wanted.required and name not in arrays:
+            raise _Fault(f"array {name!r} is missing")
 
 
-def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | None:
-    """Say which value cannot be used, or None."""
-    if array.dtype.kind != "f" or not wanted.finite:
-        return None
-    for start in range(0, array.size, _CHUNK):
+def _check_finite(name: str, array: np.ndarray) -> None:
+    for start in range(0, array.size if array.dtype.kind == "f" else 0, _CHUNK):
         good = np.isfinite(array.reshape(-1)[start : start + _CHUNK])
         if not good.all():
             where = np.unravel_index(start + int(np.argmin(good)), array.shape)
-            return f"array {name!r} holds a value that is not finite at {tuple(int(i) for i in where)}"
-    return None
+            at = tuple(int(i) for i in where)
+            raise _Fault(f"array {name!r} holds a value that is not finite at {at}")
 
 
 def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -150,8 +147,7 @@ def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, 
     file and the fault.
     """
     name = os.fspath(path)
-    status = os.stat(name)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.stat(name).st_mode):
         raise ModelFileError(f"{name} is not a file")
     with open(name, "rb") as file:
         return _read(file, os.fstat(file.fileno()).st_size, name, expected)
@@ -164,8 +160,7 @@ def _read(file: BinaryIO, size: int, name: str, expected: FileSpec) -> tuple[dic
             entries = _entries(archive, size, expected)
             header = _read_meta(archive, entries.pop(META), expected)
             layouts = {key: _read_layout(archive, entry) for key, entry in entries.items()}
-            if fault := _layout_fault(layouts, expected):
-                raise _Fault(fault)
+            _check_layout(layouts, expected)
             if any(length > size for _, shape in layouts.values() for length in shape):
                 raise _Fault("an empty array declares a dimension larger than the file")
             checksums = header["checksums"]
@@ -176,18 +171,13 @@ def _read(file: BinaryIO, size: int, name: str, expected: FileSpec) -> tuple[dic
                 arrays[key] = array = _read_array(archive, entry)
                 if _digest(array) != checksums[key]:
                     raise _Fault(f"array {key!r} does not match its checksum")
-                if fault := _content_fault(key, array, expected.arrays[key]):
-                    raise _Fault(fault)
+                _check_finite(key, array)
             return arrays, header["content"]
-    except _Fault as fault_found:
-        raise ModelFileError(f"{name}: {fault_found}") from None
+    except _Fault as fault:
+        raise ModelFileError(f"{name}: {fault}") from None
     except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise ModelFileError(f"{name}: damaged or not a {expected.format} file ({reason})") from error
-
-
-class _Fault(Exception):  # noqa: N818 - never leaves this module
-    """What is wrong with a file, without its name."""
 
 
 def _check_end(file: BinaryIO, size: int) -> None:
