@@ -20,13 +20,19 @@ class Journal:
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
         setting = json.loads(json.dumps(setting))
-        if not path.exists() or not self._read(setting):
+        if path.exists():
+            self._read()
+        if not self.records:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
             self.add("setting", {"setting": setting})
+        elif (found := self.records.get("setting", {}).get("setting")) != setting:
+            found = found if isinstance(found, dict) else {}
+            differ = ", ".join(k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...))
+            problem = f"results of other settings ({differ}); choose another place or remove it"
+            raise InputError(f"{self.path} holds {problem}")
 
-    def _read(self, setting: dict[str, Any]) -> bool:
-        """Take over the records of the file; False if it holds nothing."""
+    def _read(self) -> None:
         content = self.path.read_bytes()
         whole, _, torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.splitlines(), start=1):
@@ -40,15 +46,6 @@ class Journal:
             raise InputError(f"{self.path} is no journal; it stays as it is. Choose another place")
         if torn:
             os.truncate(self.path, len(content) - len(torn))
-        if not self.records:
-            return False
-        found = self.records.get("setting", {}).get("setting")
-        if found != setting:
-            found = found if isinstance(found, dict) else {}
-            differ = ", ".join(k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...))
-            problem = f"results of other settings ({differ}); choose another place or remove it"
-            raise InputError(f"{self.path} holds {problem}")
-        return True
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The record of a key, or None."""
