@@ -107,22 +107,17 @@ def _create(folder: str) -> tuple[str, int]:
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
     """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
     # None is what file systems without locks give (some network and FUSE mounts), each by an error of its
-    # own, and systems without a way to lock.
+    # own, and systems without a way to lock. `wait`: where the system can, which Windows cannot.
     if fcntl is None and msvcrt is None:
         return None
-    while True:
-        try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            else:
-                _lock_byte(descriptor)
-            return True
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-                return None
-        if not wait:
-            return False
-        time.sleep(_PAUSE)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        else:
+            _lock_byte(descriptor)
+        return True
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES) else None
 
 
 @contextmanager
