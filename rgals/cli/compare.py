@@ -116,10 +116,8 @@ def run_paper(args: argparse.Namespace) -> None:
     if args.data_dir is not None:
         found = sorted(Path(args.data_dir).glob(f"{args.data}.*"))
         if not found:
-            advice = f"put {args.data}.npz, {args.data}.csv or the like there"
-            raise InputError(
-                f"{args.data_dir} has no file of {args.data}: {advice}, or leave --data-dir out to fetch it"
-            )
+            what = f"{args.data_dir} has no file of {args.data}: put {args.data}.npz, {args.data}.csv"
+            raise InputError(f"{what} or the like there, or leave --data-dir out to fetch it")
         raw = read_interactions(found[0])
     data, known = prepare_paper(args.data, raw), SETS[args.data]
     effort = Effort(**parameters(args, Effort))
@@ -128,8 +126,7 @@ def run_paper(args: argparse.Namespace) -> None:
         effort = replace(effort, objective_iterations=0)
     metrics = _MEASURED.get(known, ("mrr@10", "ndcg@10"))
     how = {"metric": metrics[::-1], "effort": effort, **parameters(args, compare)}
-    verbose = shared.progress(args)
-    result = compare(data, methods, out=args.output, name=args.data, verbose=verbose, **how)
+    result = compare(data, methods, out=args.output, name=args.data, verbose=shared.progress(args), **how)
     if known != "MovieLens" or args.data == "ml-10m":
         print(f"{args.data}: the paper's {known}; it does not publish its split")
     else:

@@ -62,8 +62,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
         rows = shared.align(data, data.matrix, None, model._state().items)
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         fixed, state, known = model._read_rows(shown)
-        ranked = fixed._ranking(state, fixed._fold_in(state, known))
-        figures = evaluate(ranked, shown, truth, **how)
+        figures = evaluate(fixed._ranking(state, fixed._fold_in(state, known)), shown, truth, **how)
     else:
         truth = data.matrix if data.split is None else data.test
         part: Any = Interactions(truth, data.user_ids, data.item_ids)
@@ -118,8 +117,7 @@ def run_recommend(args: argparse.Namespace) -> None:
     model = RGALS.load(args.model)
     items = model._state().items
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
-    for option, name in (("candidates", "candidates"), ("exclude", "exclude_items")):
-        path = getattr(args, option)
+    for name, path in (("candidates", args.candidates), ("exclude_items", args.exclude)):
         filters[name] = None if path is None else Positions(items.parse(shared.read_lines(path)))
     cold = "popular" if args.popular else "empty"
     users = new = new_ids = None

@@ -63,8 +63,7 @@ def save_npz(
     version of the package and a SHA-256 of every array. Content that does not follow ``spec`` is an
     `InputError`, and metadata of another kind an `InputTypeError`.
     """
-    given = {name: np.asarray(array) for name, array in arrays.items()}
-    stored = {name: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for name, a in given.items()}
+    stored = {name: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for name, a in arrays.items()}
     try:
         _check_layout({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
         for name, array in stored.items():
@@ -134,8 +133,7 @@ def _check_finite(name: str, array: np.ndarray) -> None:
     for start in range(0, array.size if array.dtype.kind == "f" else 0, _CHUNK):
         good = np.isfinite(array.reshape(-1)[start : start + _CHUNK])
         if not good.all():
-            where = np.unravel_index(start + int(np.argmin(good)), array.shape)
-            at = tuple(int(i) for i in where)
+            at = tuple(map(int, np.unravel_index(start + int(np.argmin(good)), array.shape)))
             raise _Fault(f"array {name!r} holds a value that is not finite at {at}")
 
 
@@ -259,8 +257,7 @@ def _read_layout(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[np.d
     except TypeError:
         raise _Fault(f"member {entry.filename!r} declares the unknown type {match[1].decode()}") from None
     shape = tuple(int(number) for number in match[2].split(b",") if number.strip())
-    size = 10 + length + math.prod(shape) * dtype.itemsize
-    if size != entry.file_size:
+    if 10 + length + math.prod(shape) * dtype.itemsize != entry.file_size:
         raise _Fault(f"member {entry.filename!r} declares {dtype} of shape {shape}, but has another size")
     return dtype, shape
 

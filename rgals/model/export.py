@@ -145,12 +145,11 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     target = Path(folder)
     model = copy.copy(model)  # keeps one fit, even while another thread refits
     users, items = model.factors_
-    sides = (("user", users, model.user_ids_), ("item", items, model.item_ids_))
     if format == "parquet":
         pyarrow()
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for side, factors, ids in sides:
+    for side, factors, ids in (("user", users, model.user_ids_), ("item", items, model.item_ids_)):
         if ids is not None and ids.dtype == object:
             ids = ids.astype(str)
         if format == "parquet":

@@ -151,8 +151,7 @@ class ModelFormat:
         for name, kind in self.fitted.items():
             if not isinstance(stored[name], kind) or isinstance(stored[name], bool):
                 raise TypeError(f"{name} is not of type {kind.__name__}")
-        history = stored["history_"]
-        if not all(isinstance(record, dict) for record in history) or stored["n_iter_"] < 0:
+        if not all(isinstance(record, dict) for record in stored["history_"]) or stored["n_iter_"] < 0:
             raise ValueError("the history is damaged")
         if stored["n_features_in_"] != n_items:
             raise ValueError(f"n_features_in_ is not {n_items}, the number of items")

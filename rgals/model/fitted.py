@@ -128,8 +128,7 @@ class Fitted:
         texts = {k: f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split()) for k, v in told}
         found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts.items())
         if isinstance(users, np.ndarray) and isinstance(items, np.ndarray):
-            size = readable(users.nbytes + items.nbytes)
-            found["factors"] = f"K={users.shape[1]}, {users.dtype}, {size}"
+            found["factors"] = f"K={users.shape[1]}, {users.dtype}, {readable(users.nbytes + items.nbytes)}"
         if record.history:
             last = record.history[-1]
             found["fit"] = f"{record.n_iter} iterations in {last['seconds']:.3g} s"
@@ -142,8 +141,7 @@ class Fitted:
             # How the rows of both sides are solved exactly.
             given = state.weighting.rows(seen)
             for side, (name, rows) in enumerate({"users": given, "items": given.transpose()}.items()):
-                plan = Plan(rows, state.half(rows, side=side)[1], users.dtype, users.shape[1])
-                found[name] = str(plan)
+                found[name] = str(Plan(rows, state.half(rows, side=side)[1], users.dtype, users.shape[1]))
         found["memory"] = readable(_bytes(state))
         found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
         found["fingerprint"] = state.fingerprint

@@ -10,7 +10,7 @@ from rgals.datasets.given import given
 from rgals.losses.base import Coefficients, Side, positive_coefficients
 from rgals.matrix.csr import CSR
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FittedState, Snapshot
+from rgals.model.state import FittedState
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 from rgals.solvers.base import Backend
@@ -66,8 +66,7 @@ Half = tuple[CSR, Coefficients, Side, Backend]
 class FoldIn(FactorRanker):
     """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
-        assert isinstance(snapshot, FittedState)
+    def _fold_in(self, snapshot: Any, rows: CSR, prior: Any = None) -> np.ndarray:
         return self._user_step(snapshot, self._half(snapshot, snapshot.weighting.rows(rows), prior))
 
     def _half(self, state: FittedState, rows: CSR, prior: Prior | None = None, side: int = 0) -> Half:
@@ -75,7 +74,6 @@ class FoldIn(FactorRanker):
         return rows, *state.half(rows, prior, side), exact_backend(self)
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
-        """The user half-step."""
         (rows, coefficients, side, backend), hard = users, state.hard_negatives
         if hard is None:
             return backend.half_step(rows, state.solved_items, side).factors

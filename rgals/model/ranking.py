@@ -419,7 +419,6 @@ class FactorRanker(Fitted):
     def _neighbours(
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
     ) -> Recommendations:
-        """`similar_items` and `similar_users`."""
         snapshot: Snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
         factors = getattr(snapshot, f"{what}_factors")
@@ -467,5 +466,4 @@ class FactorRanker(Fitted):
         return out
 
     def _scores_of(self, snapshot: Snapshot, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        """Scores of pairs, given by row and column."""
         return np.einsum("ij,ij->i", snapshot.user_factors[rows], snapshot.item_factors[cols])
