@@ -17,8 +17,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.cli._options import Argument, Heading, param, parameters
 from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
-from rgals.datasets.given import Given
-from rgals.datasets.given import given as dataset_given
+from rgals.datasets.given import Given, given
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
@@ -129,7 +128,7 @@ def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool
 
 def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]:
     """The training part of a split, and the validation part if there is one, with their ids and times."""
-    told, split = dataset_given(data), np.asarray(data.split)
+    told, split = given(data), np.asarray(data.split)
     train, validation = (told.where(data.matrix, split == part) for part in (TRAIN, VALIDATION))
     return train, validation if validation.nnz else None
 

@@ -130,8 +130,7 @@ def run_paper(args: argparse.Namespace) -> None:
     if known != "MovieLens" or args.data == "ml-10m":
         print(f"{args.data}: the paper's {known}; it does not publish its split")
     else:
-        like = f"prepared like its {known}, of which the printed figures are"
-        print(f"{args.data}: NOT in the paper, {like}")
+        print(f"{args.data}: NOT in the paper, prepared like its {known}, of which the printed figures are")
     print(f"{data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions\n")
     header, rows = _rates(result) if args.table == "table2" else _quality(result, known, metrics)
     print(shared.table(rows, header))

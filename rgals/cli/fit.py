@@ -117,8 +117,7 @@ def run_fit(args: argparse.Namespace) -> None:
     if held_out is not None:
         held_out.save(args.held_out)
     model.save(args.output)
-    last = model.history_[-1]
-    done = f"{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}"
+    done = f"{model.n_iter_} iterations ({model.solver_}), objective {model.history_[-1]['objective']:.6g}"
     shared.tell(args, f"{model!r}\n{done}, {seconds:.1f} s with compilation, saved to {args.output}")
 
 

@@ -63,7 +63,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         if _WINDOWS:
             _replace_closed(temporary, target)
     except BaseException:
-        _remove(temporary)
+        Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(folder)
 
@@ -101,7 +101,7 @@ def _create(folder: str) -> tuple[str, int]:
         if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
-        _remove(path)
+        Path(path).unlink(missing_ok=True)
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
@@ -164,16 +164,11 @@ def _replace_closed(temporary: str, target: str) -> None:
 def close_and_remove(file: BinaryIO, path: str) -> None:
     """Remove a file that was written to; it stays locked until it is gone, where the system allows that."""
     if not _WINDOWS:
-        _remove(path)
+        Path(path).unlink(missing_ok=True)
     with suppress(OSError):  # what is not written yet, on a full disk, is not wanted any more
         file.close()
     if _WINDOWS:
-        _remove(path)
-
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+        Path(path).unlink(missing_ok=True)
 
 
 def _sync(descriptor: int) -> None:

@@ -84,13 +84,12 @@ class ModelFormat:
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
         weighting = asdict(state.weighting)
-        idf = weighting.pop("idf")
+        if (idf := weighting.pop("idf")) is not None:
+            stored["weighting_idf"] = idf
         if state.weighting.half_life is None:  # files are those of releases without half-lives
             weighting = {k: v for k, v in weighting.items() if k not in ("half_life", "newest", "left")}
         else:
             stored["seen_times"] = seen.times
-        if idf is not None:
-            stored["weighting_idf"] = idf
         told = vars(record) | {"n_features_in": len(state.item_factors)}
         params = dict(record.params)
         if not (isinstance(params.get("random_state"), int | np.integer | None)):
@@ -123,13 +122,12 @@ class ModelFormat:
             state = self.make(fields, arrays, meta)
             if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
                 raise ValueError("a stored interaction has a value that is not positive")
-            updates = check_int("merged", meta.get("merged", 0), 0)
-            names = _labels(arrays, "column")
+            how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", ""), _labels(arrays, "column")
+            merged = check_int("merged", meta.get("merged", 0), 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            name = os.fspath(path)
-            raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
-        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", ""), names
-        model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged=updates))
+            what = "the description of the model is damaged"
+            raise ModelFileError(f"{os.fspath(path)}: {what}: {error}") from error
+        model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged))
         return model
 
     def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:
@@ -269,8 +267,6 @@ def _unpack_hard(packed: Any) -> Any:
 
 @dataclass(frozen=True)
 class _ALSFormat(ModelFormat):
-    """The file of an `RGALS`."""
-
     own: type[Loss] | None = None  # class of the loss, where it is none of rgals': a file makes none known
     fitted: ClassVar = {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int}
 
@@ -297,9 +293,9 @@ class _ALSFormat(ModelFormat):
         return params | {"loss": self._pack(params["loss"]), "hard_negatives": hard}
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        found = {"loss": self._unpack(params["loss"])}
-        found["hard_negatives"] = _unpack_hard(params.get("hard_negatives"))
-        return {"init": "random", **params, **found}  # files of releases without `init` are of random starts
+        loss, hard = self._unpack(params["loss"]), _unpack_hard(params.get("hard_negatives"))
+        # Files of releases without `init` are of random starts.
+        return {"init": "random", **params, "loss": loss, "hard_negatives": hard}
 
     def more(self, state: FittedState) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}

@@ -33,7 +33,6 @@ class Info(dict):
     """
 
     def __repr__(self) -> str:
-        """One line a figure."""
         width = max(map(len, self), default=0)
         return "\n".join(f"{name:{width}}  {value}" for name, value in self.items())
 

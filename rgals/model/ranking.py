@@ -117,8 +117,7 @@ class FactorRanker(Fitted):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``, by their prior if they have features."""
-        what = f"{type(self).__name__} cannot compute factors of new users"
-        raise InputError(f"{what}: it has no transform")
+        raise InputError(f"{type(self).__name__} cannot compute factors of new users: it has no transform")
 
     def _laid_out(self, state: Any, found: Given, name: str, over: str = "items", dtype: Any = None) -> CSR:
         """Interactions, checked, in the columns of a fit, in its rows (over "users"), or in "both"."""

@@ -96,11 +96,8 @@ class Snapshot:
     priors: Priors = field(default=(None, None), compare=False)  # features of users and items
     encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
-    @cached_property
-    def solved_items(self) -> np.ndarray:
-        """The items' factors as half-steps made and take them; ``item_factors`` are what scores."""
-        return without_scale(self.item_factors, self.item_scale)
-
+    # The items' factors as half-steps made and take them; ``item_factors`` are what scores.
+    solved_items = cached_property(lambda state: without_scale(state.item_factors, state.item_scale))
     # Of either side, computed once.
     user_inverse_norms = cached_property(lambda state: _inverse_norms(state.user_factors))
     item_inverse_norms = cached_property(lambda state: _inverse_norms(state.item_factors))
