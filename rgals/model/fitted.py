@@ -236,6 +236,4 @@ def _bytes(value: Any) -> int:
     """Memory of the arrays that something holds; of labels that are objects, their table alone."""
     if isinstance(value, np.ndarray):
         return value.nbytes
-    if not is_dataclass(value):
-        return 0
-    return sum(_bytes(getattr(value, part.name)) for part in fields(value))
+    return sum(_bytes(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0

@@ -166,7 +166,7 @@ class FactorRanker(Fitted):
         if seen[1] is None or not self._needs_history:
             return ids, scores
         alone = seen[1].row_counts == 0
-        if snapshot.known_users is not None:  # who has features has factors without any interaction
+        if snapshot.priors[0] is not None:  # who has features has factors without any interaction
             alone = alone & ~queries.any(axis=1)
         rows = np.flatnonzero(alone)
         if len(rows) and cold == "popular" and snapshot.seen is not None:

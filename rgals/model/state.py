@@ -32,9 +32,8 @@ def check_labels(
         if labels is None:
             out.append(None)
             continue
-        shape_of = np.shape(labels)
-        if shape_of != (n,):
-            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
+        if np.shape(labels) != (n,):
+            raise InputError(f"{name} has shape {np.shape(labels)}; one label for each of {n} is needed")
         try:
             # As labels first: numpy would make text of a mixed list.
             kept = IdMap(labels, name.removesuffix("_ids")).labels
@@ -161,11 +160,6 @@ class Snapshot:
         if found.shape[1] != width:
             raise ShapeError(f"{name} has {found.shape[1]} columns; those of the fit had {width}")
         return Prior(found, known.reg, None, known.weights), ids, told
-
-    @property
-    def known_users(self) -> np.ndarray | None:
-        """Of every user, whether there are features; None where there are of nobody."""
-        return None if self.priors[0] is None else self.priors[0].described
 
     def of_users(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[str, CSR | None]]:
         """Factors of some users, and the interactions for which a filter has a word."""
