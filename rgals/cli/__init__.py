@@ -68,8 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As all files are, but at a terminal; Windows's code pages lack most ids. Names of files can be
         # no text.
-        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
-        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")

@@ -20,7 +20,7 @@ from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given, given
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
 from rgals.estimator import RGALS
-from rgals.losses import LOSSES, Loss, get_loss
+from rgals.losses import Loss, get_loss
 from rgals.matrix.store import open_matrix
 from rgals.runtime.errors import InputError, ModelFileError, ParameterError
 from rgals.runtime.lazy import optional
@@ -29,13 +29,10 @@ from rgals.sgd import SGDRanker
 
 def value_of(text: str) -> Any:
     """None, a truth value, a number or the text itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
-    return text
+    return {"none": None, "true": True, "false": False}.get(text.lower(), text)
 
 
 def _column(text: str) -> str | int:
@@ -145,8 +142,7 @@ def read_table(path: str) -> Any:
 def parse_loss(text: str) -> Loss:
     """Make a loss from ``NAME`` or ``NAME:PARAMETER=VALUE,...``."""
     name, _, settings = text.partition(":")
-    get_loss(name)
-    kind = LOSSES[name.lower()]
+    kind = type(get_loss(name))
     known = list(inspect.signature(kind).parameters)
     values: dict[str, Any] = {}
     for setting in filter(None, settings.split(",")):

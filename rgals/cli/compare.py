@@ -20,7 +20,6 @@ TABLES = ("table2", "table3", "fig1")
 #: The paper's data set that one of `rgals.datasets.prepare_paper` is, or stands in for.
 SETS = {**dict.fromkeys(RECIPES, "MovieLens"), "amazon-electronics": "Electronics", "steam": "Steam"}
 SETS["simplewiki-links"] = "Wiki"
-_MEASURED = {"Wiki": ("mrr@10", "map@10")}  # others: MRR@10 and NDCG@10
 #: The paper's name of a method and ours, None for what is not here (UIB and SML); the last two are the best.
 METHODS: dict[str, str | None] = {"BPR": "bpr_dot", "BCE": "bce_dot", "SSM": "sampled_softmax"}
 METHODS |= {"Sparsemax": "sparsemax_dot", "UIB": None, "SML": None, "WRMF": "wrmf_plain", "SM": "softmax"}
@@ -124,7 +123,7 @@ def run_paper(args: argparse.Namespace) -> None:
     methods = list(_WATCHED) if args.table == "table2" else [ours for ours in METHODS.values() if ours]
     if args.table != "table2":
         effort = replace(effort, objective_iterations=0)
-    metrics = _MEASURED.get(known, ("mrr@10", "ndcg@10"))
+    metrics = ("mrr@10", "map@10" if known == "Wiki" else "ndcg@10")
     how = {"metric": metrics[::-1], "effort": effort, **parameters(args, compare)}
     result = compare(data, methods, out=args.output, name=args.data, verbose=shared.progress(args), **how)
     if known != "MovieLens" or args.data == "ml-10m":
@@ -163,7 +162,6 @@ def _rates(result: Comparison) -> tuple[list[str], list[list[Any]]]:
     rows: list[list[Any]] = []
     for label, found in result.objectives.items():
         algorithm = "SGD" if "same_as" in found else "ALS"
-        rate = found["rate"]
-        figures = [None] * 3 if rate is None else [rate["factor"], rate["r2"], rate["power_r2"]]
-        rows.append([label, algorithm, _STATED[algorithm], *figures])
+        rate = found["rate"] or {}
+        rows.append([label, algorithm, _STATED[algorithm], *map(rate.get, ("factor", "r2", "power_r2"))])
     return header, rows

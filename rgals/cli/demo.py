@@ -17,7 +17,6 @@ from rgals.metrics import evaluate
 from rgals.warm import small
 
 METRICS = ("ndcg@10", "recall@20", "mrr@10")
-HELD_OUT = 0.2
 
 
 @command(
@@ -49,8 +48,8 @@ def run_demo(args: argparse.Namespace) -> None:
     data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
     held_out = "as the data mark it"
     if data.split is None or not data.test.nnz:
-        ratios = np.array([1 - HELD_OUT, HELD_OUT])
-        data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
+        part = random_parts(data.matrix, np.array([0.8, 0.2]), np.random.RandomState(0))
+        data = data.replace(split=part)
         held_out = "a random fifth of every user's"
     print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
     print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({held_out})", flush=True)

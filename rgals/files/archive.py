@@ -73,7 +73,7 @@ def save_npz(
     header = {"format": spec.format, "format_version": spec.version, "rgals_version": __version__}
     header |= {"checksums": {name: _digest(array) for name, array in stored.items()}, "content": dict(meta)}
     try:
-        text = json.dumps(header, cls=_Json).encode()
+        text = json.dumps(header, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
     if len(text) > MAX_META_BYTES:
@@ -87,9 +87,8 @@ def save_npz(
                 member.write(_bytes(array))
 
 
-class _Json(json.JSONEncoder):
-    def default(self, o: Any) -> Any:
-        return o.item() if isinstance(o, np.generic) else super().default(o)
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else json.JSONEncoder().default(value)
 
 
 def _bytes(array: np.ndarray) -> memoryview:

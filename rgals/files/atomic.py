@@ -30,7 +30,6 @@ _PAUSE = 0.1  # seconds between attempts at what cannot be waited for
 _ATTEMPTS = 20  # at a name that somebody has open
 _HOUR = 3600.0  # seconds
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
@@ -79,7 +78,7 @@ def _remove_leftovers(folder: str) -> None:
     for name in names:
         path = os.path.join(folder, name)
         try:
-            descriptor = os.open(path, OPEN | _NO_LINK)
+            descriptor = os.open(path, OPEN | getattr(os, "O_NOFOLLOW", 0))
         except OSError:  # gone in the meantime, or somebody else's
             continue
         with os.fdopen(descriptor, "r+b") as file, suppress(PermissionError):
