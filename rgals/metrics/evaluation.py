@@ -115,6 +115,12 @@ def evaluate(
     InputError
         No user has a test item; a callable gives a user nothing but NaN (a few rank last).
 
+    Warns
+    -----
+    UserWarning
+        Test interactions are in ``train`` too, or most are among those that the model was fitted to; users
+        or items are not known to it.
+
     Examples
     --------
     >>> import numpy as np
@@ -132,7 +138,9 @@ def evaluate(
         advice = "it is a figure of all users together; leave it out with per_user=True"
         raise ParameterError("metrics", pooled[0], advice)
     judged = served(model, train, test, cold, columns)
-    means, each, rows = figures(judged, wanted, users_with_truth(judged, users), batch_size, n_jobs)
+    asked = users_with_truth(judged, users)
+    _warn_of_fitted(judged, asked)
+    means, each, rows = figures(judged, wanted, asked, batch_size, n_jobs)
     return (each, judged.named(rows)) if per_user else means
 
 
@@ -198,6 +206,17 @@ def warn_of_dropped(n: int, stacklevel: int) -> None:
     if n:
         what = f"{n} test interactions are also in train"
         warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel)
+
+
+def _warn_of_fitted(judged: Served, rows: np.ndarray) -> None:
+    """Say so where the model was fitted to most test interactions that are not in train."""
+    rows = rows[rows < judged.n_known][:_BATCH]
+    hidden = without_known(judged.truth.take_rows(rows), judged.seen.take_rows(rows))[0]
+    n_fitted = without_known(hidden, judged.history.take_rows(rows))[1]
+    if 2 * n_fitted > hidden.nnz:
+        what = f"the model was fitted to {n_fitted} of {hidden.nnz} test interactions that are not in train"
+        advice = "how it ranks them tells nothing about new ones; fit it to train alone"
+        warnings.warn(f"{what}: {advice}", UserWarning, stacklevel=3)
 
 
 def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
@@ -269,6 +288,7 @@ def evaluate_segments(
     rows, truth = users_with_truth(judged, None), judged.truth
     if not len(rows):
         raise InputError(f"test (shape {truth.shape}) holds no interaction outside train")
+    _warn_of_fitted(judged, rows)
     if by == "activity":
         side, known, places = 0, judged.history.row_counts, truth.rows
     else:

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from rgals import RGALS, metrics
 from rgals.datasets import Interactions
-from rgals.metrics import _table, evaluate, judge
+from rgals.metrics import _table, evaluate, evaluate_segments, judge
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
 # ---------------------------------------------------------------- an independent oracle: plain loops
@@ -242,6 +242,31 @@ def test_overlap_of_train_and_test_is_dropped_with_a_warning():
     np.testing.assert_array_equal(got["mrr@2"], [0.5, 1])
     with pytest.warns(UserWarning), pytest.raises(InputError, match="no interaction outside train"):
         evaluate((P, Q), test, test)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_was_fitted_to_the_test_set_is_told():
+    """Its figures are too good, whatever is left out of the rankings; nothing said so."""
+    rng = np.random.default_rng(0)
+    X = sp.csr_array((rng.random((60, 40)) < 0.3).astype(float))
+    hidden = rng.random(X.nnz) < 0.3
+    train, test = (
+        sp.csr_array((X.data[part], (X.nonzero()[0][part], X.indices[part])), X.shape)
+        for part in (~hidden, hidden)
+    )
+    strangers = sp.csr_array(np.ones((3, 40)))
+    assert 0 < hidden.sum() < X.nnz / 2 and test.nnz == hidden.sum()
+    on_all, on_train = (RGALS(K=4, random_state=0).fit(part) for part in (X, train))
+    for measure in (evaluate, evaluate_segments):
+        with pytest.warns(UserWarning, match=f"fitted to {test.nnz} of {test.nnz} test interactions"):
+            measure(on_all, train, test)
+        measure(on_train, train, test)
+    new = Interactions(sp.vstack([test, strangers], format="csr"), np.arange(63), np.arange(40))
+    model = RGALS(K=4, random_state=0).fit(Interactions(X, np.arange(60), np.arange(40)))
+    train = Interactions(train, np.arange(60), np.arange(40))
+    told = f"fitted to {test.nnz} of {test.nnz} test interactions"
+    with pytest.warns(UserWarning, match="3 users"), pytest.warns(UserWarning, match=told):
+        evaluate(model, train, new)
 
 
 def test_values_of_the_test_matrix_do_not_matter():

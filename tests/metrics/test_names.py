@@ -66,6 +66,7 @@ def test_f1_and_popularity_by_hand():
     assert evaluate(PAIR, TRAIN, TEST, "arp@2")["arp@2"] == np.mean([(1 + 1) / 2, (1 + 0) / 2])
 
 
+@pytest.mark.filterwarnings("ignore:the model was fitted to")
 def test_without_train_popularity_is_that_of_the_models_fit():
     """It was 0, and every item as new as can be, though the model has its interactions."""
     model = Popularity().fit([[1, 0, 1, 1], [1, 0, 0, 0]])  # everybody is shown 0 and 2
