@@ -68,7 +68,8 @@ def param(function: Callable[..., Any], usage: str, text: str, kind: Any = None)
     if default is not None:
         text += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
     how |= {"dest": f"{function.__name__}.{name}", "default": argparse.SUPPRESS, "help": text}
-    return ["--" + _FLAGS.get(name, name.replace("_", "-"))], how
+    short = ["-" + name] if len(name) == 1 else []
+    return [*short, "--" + _FLAGS.get(name, name.replace("_", "-"))], how
 
 
 def parameters(args: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def run_fit(args: argparse.Namespace) -> None:
         "of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)",
         default="rg2",
     ),
-    arg("--K LIST", "number of factors, ascending ones to try while they pay (64,128,256), or auto"),
+    arg("-K --K LIST", "number of factors, ascending ones to try while they pay (64,128,256), or auto"),
     arg(
         "--space NAME=V",
         "range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated",

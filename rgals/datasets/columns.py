@@ -84,7 +84,7 @@ def choose(
     seen: dict[int, str] = {}
     for role in ROLES:
         if role in needed and role not in found:
-            give = f"give {role}=NAME or a position. {there_are}"
+            give = f"give {role}=NAME (rgals: --{role}-column NAME) or a position. {there_are}"
             raise InputError(f"{origin}: no column is called like {role}_id; {give}")
         if role in found and seen.setdefault(found[role], role) != role:
             both = f"{seen[found[role]]} and {role}"

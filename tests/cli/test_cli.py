@@ -381,7 +381,7 @@ def test_demo_on_a_file(folder, capsys):
 def test_compare_writes_its_report(folder, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "comparison"
-    small = ["--methods", "rg2,ials", "--K", "4", "--seeds", "1", "--max-trials", "1", "--time-limit", "5"]
+    small = ["--methods", "rg2,ials", "-K", "4", "--seeds", "1", "--max-trials", "1", "--time-limit", "5"]
     assert main(["compare", str(folder / "ratings.csv"), "-o", str(out), *small]) == 0
     table = capsys.readouterr().out
     assert "RG2" in table
@@ -614,6 +614,5 @@ def test_the_training_part_of_split_data_keeps_its_times(tmp_path):
     assert main(["fit", path, "-o", out, *FAST, "--half-life", "60d", "-q"]) == 0
     assert RGALS.load(out)._state().seen.nnz == (split == 0).sum()
     assert (
-        main(["tune", path, "-o", out, "--K", "4", "--space", "half_life=30d,90d", "--budget", "2", "-q"])
-        == 0
+        main(["tune", path, "-o", out, "-K", "4", "--space", "half_life=30d,90d", "--budget", "2", "-q"]) == 0
     )

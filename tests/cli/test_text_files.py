@@ -74,7 +74,7 @@ def test_bad_files(tally, tmp_path, capsys, amount):
         path = make(tmp_path, name, content)
         started = time.perf_counter()
         with count.case(name):
-            code = main(["fit", str(path), "-o", str(tmp_path / "out"), "--K", "2", "--n-iter", "1"])
+            code = main(["fit", str(path), "-o", str(tmp_path / "out"), "-K", "2", "--n-iter", "1"])
             lines = capsys.readouterr().err.strip().splitlines()
             errors = [line for line in lines if line.startswith("rgals: error:")]
             assert code == 1, f"exit code {code}: {lines}"

@@ -349,7 +349,8 @@ def test_missing_columns_list_what_there_is(write):
     with pytest.raises(InputError, match=r"numbered 0 to 2"):
         read_interactions(write("a,b,1\n"), item=7)
     with pytest.raises(
-        InputError, match=r"no column is called like item_id.*The columns are: user, rating, x"
+        InputError,
+        match=r"no column is called like item_id.*--item-column NAME.*columns are: user, rating, x",
     ):
         read_interactions(write("user,rating,x\na,1,b\n"))
     with pytest.raises(InputError, match="both user and item"):
