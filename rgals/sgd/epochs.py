@@ -15,7 +15,7 @@ from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import ModelFileError, NumericalError
-from rgals.runtime.threads import workers
+from rgals.runtime.threads import n_threads
 from rgals.sgd.graph import LightGCN, SideGradient
 from rgals.sgd.losses import Softmax, get_loss
 from rgals.sgd.losses._base import Rows, checked
@@ -29,8 +29,6 @@ _ROWS = 512  # sampled rows a call of a loss sees
 _LISTS = 8  # lists a call of a loss sees
 _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
-
-
 #: Default batch size by the kind of a loss: users, or interactions.
 BATCH = {"full": 256, "sampled": 4096, "list": 64}
 #: With respect to the effective rows of users, and of items.
@@ -62,7 +60,7 @@ class Epochs:
 
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
         # ``model``: an `SGDRanker` without "auto". The factors of ``start`` are overwritten; ``seed`` decides
-        # the order of interactions and the negatives of every epoch.
+        # the order of interactions and the negatives of every epoch. Who runs them holds BLAS at one thread.
         self.model, self.X, self.seed = model, X, seed
         self.loss: Any = get_loss(model.loss)
         loss, self.dtype = self.loss, start[0].dtype
@@ -75,16 +73,16 @@ class Epochs:
             self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
         optimizer = get_optimizer(model.optimizer, model.momentum)
         self.encoder, self.adversaries = None, []  # the latter: a second pair of factors
-        with workers(model.n_jobs) as self.n_threads:  # results do not depend on them
-            cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
-            side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
-            self.users, self.items = (side(param, cosine and not graph) for param in start)
-            if graph:
-                self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers, self.n_threads)
-            if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
-                rng = np.random.default_rng([seed, 3])
-                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
-                self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
+        self.n_threads = n_threads(model.n_jobs)  # results do not depend on them
+        cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
+        side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
+        self.users, self.items = (side(param, cosine and not graph) for param in start)
+        if graph:
+            self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers, self.n_threads)
+        if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
+            rng = np.random.default_rng([seed, 3])
+            drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+            self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
         # In a small batch of pairs, waking other threads costs more than they do.
         width = _SMALL if loss.kind != "sampled" else 2 if self.sampler.shared else 1 + self.sampler.n
         self._pair_threads = self.n_threads if self.batch_size * width >= _SMALL else 1
@@ -113,8 +111,7 @@ class Epochs:
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
         try:
-            with workers(self.model.n_jobs):
-                objective = self.epoch(iteration - 1)
+            objective = self.epoch(iteration - 1)
             for side, factors in (("user", self.users), ("item", self.items)):
                 bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
                 if len(bad):
@@ -156,11 +153,10 @@ class Epochs:
             ends = np.cumsum([part.size for part in parts[name]])[:-1]
             for part, values in zip(parts[name], np.split(stored.ravel(), ends), strict=True):
                 part[...] = values.reshape(part.shape)
-        with workers(self.model.n_jobs):
-            for factors in (self.users, self.items, *self._kept_sides):
-                factors.refresh()
-            if self.encoder is not None:
-                self.encoder.encode()
+        for factors in (self.users, self.items, *self._kept_sides):
+            factors.refresh()
+        if self.encoder is not None:
+            self.encoder.encode()
 
     def _map(self, task: Callable[[slice], object], n: int, size: int) -> None:
         """Run the task for slices of ``size`` of n rows."""
@@ -208,12 +204,11 @@ class Epochs:
             block = X.take_rows(users)
             weight = len(users) if kind == "list" else block.row_sums.sum()
             return Batch(key, users, float(weight), block)
-        adversary: Any = getattr(self.loss, "adversary", None)
         users = self.sampler.users[where]
         weights = None if X.is_binary else X.values[where].astype(self.dtype)
         weight = len(where) if weights is None else weights.sum(dtype=np.float64)
         rows = Rows(X.row_counts[users], X.n_cols, self.kept.of(users)) if self._takes_rows else None
-        against = adversary is not None and adversary.turn(epoch)
+        against = bool(self.adversaries) and self.loss.adversary.turn(epoch)
         return Batch(key, users, float(weight), None, X.indices[where], weights, rows, against)
 
     def _gradients(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
@@ -381,21 +376,19 @@ class Epochs:
 
     def shared_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
-        users, positives = batch.users, batch.positives
+        users, positives, X = batch.users, batch.positives, self.X
         shared = self.sampler.draw_shared(batch.key, positives)
-        starts_of, order = _group(shared, self.X.n_cols)
         scaled = self.users.effective[users] * self.inverse_t
         item_rows, own = self.items.effective[shared], self.items.effective[positives]
         neg = np.empty((len(users), len(shared)), self.dtype)
         dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
         correction = 0 if self._correction is None else self._correction[shared]
-        owned = users, self.X.indptr, self.X.indices, positives
-        masked = *owned, starts_of, order, self.sampler.exclude_positives
+        owned = users, X.indptr, X.indices, positives, *_group(shared, X.n_cols)
 
         def piece(s: slice) -> None:
             np.matmul(scaled[s], item_rows.T, out=neg[s])
             neg[s] -= correction
-            kernel.mask_items(s.start, s.stop, neg, *masked)
+            kernel.mask_items(s.start, s.stop, neg, *owned, self.sampler.exclude_positives)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
             values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
@@ -407,9 +400,9 @@ class Epochs:
         self._map(lambda s: np.matmul(neg[:, s].T, scaled, out=shared_grad[s]), len(shared), _ITEMS)
         ids = np.concatenate([shared, positives])
         factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
-        of_users = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
+        of_users = self._sum_by_id(users, X.n_rows, None, 1, by_row)
         vectors = np.concatenate([shared_grad, scaled])
-        return values, (of_users, self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors))
+        return values, (of_users, self._sum_by_id(ids, X.n_cols, factors, 1, vectors))
 
     def _sum_by_id(
         self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray

@@ -27,7 +27,6 @@ class LightGCN:
         halves, dtype = (X, X.transpose()), sides[0].param.dtype
         self._edges = [(half.indptr.copy(), half.indices.copy()) for half in halves]
         self._roots = [(np.maximum(half.row_counts, 1) ** -0.5).astype(dtype) for half in halves]
-        self._inverse_norms = [np.ones(len(side.param), dtype) for side in sides]
         self.encode()
 
     def propagate(self, users: np.ndarray, items: np.ndarray) -> list[np.ndarray]:
@@ -52,22 +51,21 @@ class LightGCN:
     def encode(self) -> None:
         """Bring the effective rows up to date after the factors have changed."""
         means = self.propagate(*(side.param for side in self.sides))
-        for side, mean, inverse_norm in zip(self.sides, means, self._inverse_norms, strict=True):
+        for side, mean in zip(self.sides, means, strict=True):
             if self.cosine:
-                spread(kernel.normalise, len(mean), self.n_threads, mean, mean, inverse_norm)
+                spread(kernel.normalise, len(mean), self.n_threads, mean, mean, side.inverse_norm)
             side.effective = mean
 
     def chain(self, users: SideGradient, items: SideGradient) -> tuple[SideGradient, SideGradient]:
         """Gradients of all factors, from those of effective rows of either side."""
         # A is symmetric: the same sum takes gradients of E back to E0.
         whole = []
-        given = zip(self.sides, self._inverse_norms, (users, items), strict=True)
-        for side, inverse_norm, (ids, grad) in given:
+        for side, (ids, grad) in zip(self.sides, (users, items), strict=True):
             which = slice(None) if ids is None else ids
             if self.cosine:
                 rows = side.effective[which]
                 along = np.einsum("rk,rk->r", grad, rows)[:, None]
-                grad = (grad - along * rows) * inverse_norm[which][:, None]
+                grad = (grad - along * rows) * side.inverse_norm[which][:, None]
             whole.append(np.zeros_like(side.param))
             whole[-1][which] = grad
         of_users, of_items = self.propagate(*whole)

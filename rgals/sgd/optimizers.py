@@ -89,10 +89,10 @@ class SideState:
 
     def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer, n_threads: int = 1) -> None:
         self.param, self.cosine, self.optimizer, self.n_threads = param, cosine, optimizer, n_threads
-        kept, nothing = optimizer.n_moments, np.empty((0, param.shape[1]), param.dtype)
-        self.moments = tuple(np.zeros_like(param) if kept > order else nothing for order in (0, 1))
+        n_kept = optimizer.n_moments
+        self.moments = tuple(np.zeros_like(param if n_kept > order else param[:0]) for order in (0, 1))
         self.steps = np.zeros(len(param), np.int64)  # updates of every row
-        self.inverse_norm = np.empty(len(param) if cosine else 0, param.dtype)
+        self.inverse_norm = np.empty(len(param), param.dtype)
         self.effective = np.empty_like(param) if cosine else param
         self.refresh()
 
@@ -135,7 +135,7 @@ class SideState:
         rates, one = slice(kernel.FIRST, kernel.SECOND + 1), numbers.dtype.type(1)
         numbers[rates] = np.minimum(numbers[rates], np.nextafter(one, 0))
         numbers[kernel.EPS] = max(numbers[kernel.EPS], np.sqrt(np.finfo(numbers.dtype).tiny))
-        factors = self.param, self.effective if self.cosine else self.param, self.inverse_norm
+        factors = self.param, self.effective, self.inverse_norm
         given = rows, slots, grad, nothing if ridge is None else ridge, factors, self.moments, self.steps
         spread(kernel.apply, len(rows), self.n_threads, *given, how.kind, numbers, self.cosine)
 

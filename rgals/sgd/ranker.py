@@ -32,10 +32,9 @@ _CHOICES |= {"decay": ("coupled", "decoupled", "frequency")}
 _RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
 _RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
 _RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
-# Parameters that a checkpoint holds in a form of their own, and those that change no bit.
-_DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
-_DESCRIBED |= {"early_stopping", "patience", "metric", "encoder", "n_layers"}
-_FREE = {"n_jobs", "verbose"}
+# Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
+_DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
+_DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers"}
 _OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file has them by name
 
 
@@ -211,21 +210,17 @@ class SGDRanker(Trained, BaseEstimator):
         rng = np.random.default_rng(task.seed)
         order = int(rng.integers(1 << 62))
         start = start_factors(self, task.train.shape, 2, rng, task.dtype, self.init_scale)
+        how: dict[str, Any] = {"watch": task.watch, "store": task.store, "verbose": bool(self.verbose)}
         with workers(self.n_jobs):
-            factors, history = run(
-                Epochs(self, task.train, start, order),
-                int(self.n_epochs),
-                watch=task.watch,
-                store=task.store,
-                verbose=bool(self.verbose),
-            )
+            epochs = Epochs(self, task.train, start, order)
+            factors, history = run(epochs, int(self.n_epochs), **how)
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
         """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
         optimizer = get_optimizer(self.optimizer, self.momentum)
         constant = self.schedule == "constant" and self.warmup == 0
-        decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED - _FREE)
+        decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED)
         encoder = [self.encoder, self.n_layers]
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
@@ -265,9 +260,8 @@ class SGDRanker(Trained, BaseEstimator):
     def params_(self) -> dict[str, Any]:
         """What was taken in place of "auto", beside what was set, by name."""
         state = self._state()
-        given, chosen = state.record.params, state.record.history[0]
-        taken = {name: chosen[name] if given[name] == AUTO else given[name] for name in AUTOMATIC}
-        return {**taken, "values": state.weighting.kind}
+        given = {name: state.record.params[name] for name in AUTOMATIC}
+        return {**given, **self._taken(), "values": state.weighting.kind}
 
     def _taken(self) -> dict[str, Any]:
         first = self.history_[0]
