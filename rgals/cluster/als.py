@@ -113,14 +113,7 @@ class ClusterBackend:
         return factors.penalty
 
     def half_step(
-        self,
-        rows: Blocks,
-        fixed: Remote,
-        side: Blocks,
-        *,
-        rotate: bool = False,
-        out: Remote | None = None,
-        warm: bool = True,
+        self, rows: Blocks, fixed: Any, side: Any, *, rotate: bool = False, out: Any = None, warm: bool = True
     ) -> HalfStep:
         """See `rgals.solvers.base.Backend`."""
         graph, name, of = self.graphs, rows.name, fixed.side.name

@@ -212,15 +212,9 @@ class DaskRGALS(RGALS):
             store.description = {"n_blocks": len(shards.users), **description}
         spread = self.K**-0.5 if self.init_scale is None else self.init_scale
         steps = ClusterALS(problem, problem.start(np.random.default_rng(seed), spread), scale)
-        _, history = run(
-            steps,
-            stages(self, None)[1],
-            tol=self.tol,
-            settled=when_settled(self, problem),
-            watch=Watch(callbacks),
-            store=store,
-            verbose=bool(self.verbose),
-        )
+        most, settled = stages(self, None)[1], when_settled(self, problem)
+        watch, shown = Watch(callbacks), bool(self.verbose)
+        _, history = run(steps, most, tol=self.tol, settled=settled, watch=watch, store=store, verbose=shown)
         users, items, said = steps.finish()
         for line in said[:1]:
             warnings.warn(line, PrecisionWarning, stacklevel=4)
@@ -327,12 +321,12 @@ class DaskRGALS(RGALS):
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
         graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
-        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+        filters = {"n": n, "exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graphs.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
         spans = list(pairwise(remote.shards.cuts.tolist()))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
         of = paths, remote.users, remote.shards.users, spans
-        always = (items, *remote.shards.labels, n, filters)
+        always = (items, *remote.shards.labels, filters)
         written = graphs.results(graphs.each("lists", tasks.write_lists, *of, always=always))
         n_users, served, rows = map(sum, zip(*written, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)

@@ -7,8 +7,8 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Self
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 from weakref import WeakSet
 
 from rgals.cluster.tasks import forget
@@ -37,7 +37,7 @@ def client_of(given: Any) -> Any:
     return given
 
 
-class Graphs:
+class Graphs(AbstractContextManager):
     """The graphs of one fit: tasks are added, then submitted together, and cancelled if the fit fails.
 
     ``iteration`` is for errors that name one.
@@ -48,9 +48,6 @@ class Graphs:
         # Of the graph that is added to: the same key would be the same task to dask.
         self.name, self._tasks = uuid.uuid4().hex[:12], dict[str, tuple]()
         self._futures: WeakSet[Any] = WeakSet()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: Any, *raised: Any) -> None:
         """After an error, leave nothing running or waiting; a task that has begun ends with its block."""
@@ -103,11 +100,9 @@ class Graphs:
         alone, limit = time.monotonic(), dask.config.get("rgals.no-workers-timeout", ALONE)
         limit = float(dask.utils.parse_timedelta(limit))
         while True:
-            try:
+            with suppress(TimeoutError):
                 distributed.wait(futures, timeout=_LOOK)
                 return
-            except TimeoutError:
-                pass
             if self.client.status != "running":
                 raise RgalsError(
                     f"the fit was lost: the scheduler is gone (the client is {self.client.status})"
@@ -130,10 +125,8 @@ class Graphs:
             )
         if isinstance(error, _CANCELLED) or self.client.status != "running":
             lost = next((f.key for f in futures if f.status in ("cancelled", "lost")), "")
-            where = f" {self.block(lost)} was lost" if lost else ""
-            return RgalsError(
-                f"the fit was cancelled, or its scheduler is gone:{where or ' nothing is left'}"
-            )
+            where = f"{self.block(lost)} was lost" if lost else "nothing is left"
+            return RgalsError(f"the fit was cancelled, or its scheduler is gone: {where}")
         return error
 
     def block(self, key: Any) -> str:

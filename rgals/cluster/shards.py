@@ -147,10 +147,8 @@ def col_counts(matrix: CSR) -> tuple[np.ndarray, np.ndarray]:
 @task
 def add_counts(parts: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
     """Interactions of all rows or columns."""
-    out = np.zeros(n, np.int64)
-    for at, counts in parts:
-        out[at] += counts
-    return out
+    at, counts = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return np.bincount(at, counts, n).astype(np.int64)
 
 
 @task
@@ -219,14 +217,13 @@ class Shards:
 
     def weigh(self, values: str) -> Weighting:
         """The weighting of a fit; what "auto" takes follows from all values."""
-        graphs = self.graphs
         if values == AUTO:
             values = choose_values(self.values, 5)
-        length, counts = self.length, self.col_counts if values == "bm25" else None
-        made = Weighting.unscaled(values, length, counts, self.n_rows)
+        counts = self.col_counts if values == "bm25" else None
+        made = Weighting.unscaled(values, self.length, counts, self.n_rows)
         if values in ("raw", "binary"):
             return made
-        totals = graphs.results(graphs.each("users-total", made.total, self.users))
+        totals = self.graphs.results(self.graphs.each("users-total", made.total, self.users))
         return made.scaled(sum(totals), self.nnz)
 
     def sides(self, weighting: Weighting, dtype: Any) -> tuple[Blocks, Blocks]:

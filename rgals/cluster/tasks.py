@@ -33,8 +33,6 @@ from rgals.solvers.readout import with_scale
 
 _PATIENCE = 20.0  # seconds for another process to compile a function: none takes as long
 _Task = TypeVar("_Task", bound=Callable[..., Any])
-
-
 _lock = threading.Lock()
 
 
@@ -323,8 +321,7 @@ def judge(
     matrix, array, table = block.plan.matrix, solved.array, np.concatenate([part.array for part in fixed])
     side, what = _side(which, matrix, block.first, c, setting.reg, setting.reg_exponent), which[:-1]
     numbers = np.arange(block.first, block.first + matrix.n_rows)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         check_underflow(matrix, array, side, what, block.first)
         known = array if which == "users" else None
         warn_of_rounding(matrix, known, table, side, CPUBackend(1), what, numbers)
@@ -349,13 +346,12 @@ def write_lists(
     items: np.ndarray,
     user_ids: np.ndarray | None,
     item_ids: np.ndarray | None,
-    n: int,
     filters: dict,
 ) -> tuple[int, int, int]:
     """Write the lists of a block's users: users, users served, rows."""
     model, names = RGALS(n_jobs=1), np.arange(*span) if user_ids is None else user_ids[slice(*span)]
     model._snapshot = FittedState(users.array, items, seen, names, item_ids)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # users without lists are counted
-        written = recommend_all(model, path, n, resume=False, **filters)
+    # Users without lists are counted.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        written = recommend_all(model, path, resume=False, **filters)
     return written.users, written.served, written.rows

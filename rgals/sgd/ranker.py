@@ -210,10 +210,10 @@ class SGDRanker(Trained, BaseEstimator):
         rng = np.random.default_rng(task.seed)
         order = int(rng.integers(1 << 62))
         start = start_factors(self, task.train.shape, 2, rng, task.dtype, self.init_scale)
-        how: dict[str, Any] = {"watch": task.watch, "store": task.store, "verbose": bool(self.verbose)}
+        most, shown = int(self.n_epochs), bool(self.verbose)
         with workers(self.n_jobs):
-            epochs = Epochs(self, task.train, start, order)
-            factors, history = run(epochs, int(self.n_epochs), **how)
+            steps = Epochs(self, task.train, start, order)
+            factors, history = run(steps, most, watch=task.watch, store=task.store, verbose=shown)
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
