@@ -59,8 +59,8 @@ class ClusterProblem:
         self.solver = "exact" if weighted else "shared"
 
     def _each(self, side: Blocks, what: str, function: Any, *always: Any) -> list[Any]:
-        of = [side.name] * len(side.matrices), side.matrices, side.cuts[:-1]
-        return self.graphs.each(f"{side.name}-{what}", function, *of, always=always)
+        of = side.matrices, side.cuts[:-1]
+        return self.graphs.each(f"{side.name}-{what}", function, *of, always=(side.name, *always))
 
     def _reg(self, model: Any) -> float:
         if model.reg != AUTO:
@@ -167,9 +167,9 @@ class ClusterALS(ALS):
         users = self._users = self.backend.half_step(problem.users, items, problem.users).factors
         judged = []
         for rows, fixed in ((users, items), (items, users)):
-            name, always = rows.side.name, (problem.coefficients, problem.setting, fixed.tables)
-            of = [name] * len(rows.tables), rows.side.blocks, rows.tables
-            judged += graphs.each(f"{name}-judge", tasks.judge, *of, always=always)
+            always = rows.side.name, problem.coefficients, problem.setting, fixed.tables
+            of = rows.side.blocks, rows.tables
+            judged += graphs.each(f"{rows.side.name}-judge", tasks.judge, *of, always=always)
         return users.tables, items.tables, [one for said in graphs.results(judged) for one in said]
 
     def restore(self, state: dict[str, np.ndarray]) -> None:

@@ -103,10 +103,8 @@ class Graphs(AbstractContextManager):
             with suppress(TimeoutError):
                 distributed.wait(futures, timeout=_LOOK)
                 return
-            if self.client.status != "running":
-                raise RgalsError(
-                    f"the fit was lost: the scheduler is gone (the client is {self.client.status})"
-                )
+            if (status := self.client.status) != "running":
+                raise RgalsError(f"the fit was lost: the scheduler is gone (the client is {status})")
             if self.client.scheduler_info(n_workers=1)["workers"]:
                 alone = time.monotonic()
             elif time.monotonic() - alone > limit:

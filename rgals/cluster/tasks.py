@@ -24,8 +24,7 @@ from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.runtime.threads import workers
 from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
-from rgals.solvers.base import squared_lengths
-from rgals.solvers.basis import Change, Factors, metric
+from rgals.solvers.basis import Change, Factors
 from rgals.solvers.cpu import CPUBackend, Solve, coupling_shift, find_change, fixed_side
 from rgals.solvers.plan import Plan
 from rgals.solvers.precision import check_underflow, warn_of_rounding
@@ -122,13 +121,13 @@ def degrees(users: list[Any], items: list[Any]) -> Degrees:
 
 
 @task
-def logs(which: str, matrix: CSR, first: int, c: Coefficients) -> tuple[float, int]:
+def logs(matrix: CSR, first: int, which: str, c: Coefficients) -> tuple[float, int]:
     """`weight_logs` of a block."""
     return weight_logs(matrix, _side(which, matrix, first, c))
 
 
 @task
-def prepare(which: str, matrix: CSR, first: int, c: Coefficients, setting: Setting) -> Block:
+def prepare(matrix: CSR, first: int, which: str, c: Coefficients, setting: Setting) -> Block:
     """Plan the rows of a block."""
     side = _side(which, matrix, first, c, setting.reg, setting.reg_exponent)
     plan = Plan(matrix, side, setting.dtype, setting.K)
@@ -137,9 +136,8 @@ def prepare(which: str, matrix: CSR, first: int, c: Coefficients, setting: Setti
     other, n = ("items", len(c.g)) if which == "users" else ("users", len(c.h))
     fixed, at = _side(other, CSR.empty(0, n), 0, c), slice(first, first + matrix.n_rows)
     terms = fixed.col_terms
-    if (terms == terms[0]).all():  # then the rows have them: `rgals.solvers.plan.fold_terms`
-        terms = terms[:0]
-    terms = terms[at].astype(setting.dtype)
+    alike = (terms == terms[0]).all()  # then the rows have them: `rgals.solvers.plan.fold_terms`
+    terms = (terms[:0] if alike else terms[at]).astype(setting.dtype)
     own = _own(which, c, first, matrix.n_rows)
     constant = setting.loss.constant(matrix, own) if which == "users" else 0.0
     return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms, constant)
@@ -192,10 +190,7 @@ def add_up(factors: Table, block: Block, basis: np.ndarray | None) -> Sums:
     """The sums of a block whose factors are in some basis."""
     table, ridge = factors.array, block.plan.side.ridge
     u = gram.column_sums(table, block.gram, block.linear, 1)[1]
-    if basis is None:
-        penalty = squared_lengths(table, ridge)
-    else:
-        penalty = float(np.sum(gram.gram(table, ridge, 1) * metric(basis, 1)))
+    penalty = CPUBackend(1).ridge(Factors(table, basis), ridge)
     return Sums(gram.gram(table, block.gram, 1), u, penalty, factors.value)
 
 
@@ -315,7 +310,7 @@ def download(factors: Table, basis: np.ndarray | None) -> Table:
 
 @task
 def judge(
-    which: str, block: Block, solved: Table, c: Coefficients, setting: Setting, fixed: list[Table]
+    block: Block, solved: Table, which: str, c: Coefficients, setting: Setting, fixed: list[Table]
 ) -> list[str]:
     """Warnings of a block's factors: see `rgals.solvers.precision`."""
     matrix, array, table = block.plan.matrix, solved.array, np.concatenate([part.array for part in fixed])

@@ -370,10 +370,9 @@ class Loss(BaseEstimator):
                 raise InputTypeError(f"{what} are of {array.dtype}; real numbers are needed")
             if array.shape != shape:
                 raise ShapeError(f"{what} have the shape {array.shape}; {shape} is needed")
-            good = np.isfinite(array)
-            if not good.all():
-                row = int(np.flatnonzero(~good.reshape(len(array), -1).all(axis=1))[0])
-                raise InputError(f"{what} are not finite at {side} {row}: {array[row]}")
+            bad = np.argwhere(~np.isfinite(array))[:, 0]
+            if len(bad):
+                raise InputError(f"{what} are not finite at {side} {bad[0]}: {array[bad[0]]}")
             arrays[field] = array.astype(np.float64, copy=False)
         return replace(found, **arrays)
 

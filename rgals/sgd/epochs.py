@@ -78,7 +78,7 @@ class Epochs:
         side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
         self.users, self.items = (side(param, cosine and not graph) for param in start)
         if graph:
-            self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers, self.n_threads)
+            self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers)
         if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
             rng = np.random.default_rng([seed, 3])
             drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)

@@ -20,10 +20,8 @@ class LightGCN:
     He et al. (2020). The effective rows of the sides are those of E, of unit length for cosine.
     """
 
-    def __init__(
-        self, X: CSR, sides: tuple[SideState, SideState], cosine: bool, n_layers: int, n_threads: int = 1
-    ) -> None:
-        self.sides, self.cosine, self.n_layers, self.n_threads = sides, cosine, n_layers, n_threads
+    def __init__(self, X: CSR, sides: tuple[SideState, SideState], cosine: bool, n_layers: int) -> None:
+        self.sides, self.cosine, self.n_layers, self.n_threads = sides, cosine, n_layers, sides[0].n_threads
         halves, dtype = (X, X.transpose()), sides[0].param.dtype
         self._edges = [(half.indptr.copy(), half.indices.copy()) for half in halves]
         self._roots = [(np.maximum(half.row_counts, 1) ** -0.5).astype(dtype) for half in halves]

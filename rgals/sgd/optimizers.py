@@ -143,9 +143,7 @@ class SideState:
 class Kept:
     """The arrays of a loss's `State`: a column of numbers for each, of all users or one of the model."""
 
-    def __init__(
-        self, states: tuple[State, ...], n_users: int, dtype: np.dtype, optimizer: Optimizer
-    ) -> None:
+    def __init__(self, states: tuple[State, ...], n_users: int, dtype: Any, optimizer: Optimizer) -> None:
         self.states = states
         starts = (np.full((n_users if s.scope == "user" else 1, 1), s.start, dtype) for s in states)
         self.sides = [SideState(start, False, optimizer) for start in starts]

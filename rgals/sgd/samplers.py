@@ -68,8 +68,7 @@ class Sampler:
         uniform = bool(np.ptp(weight) == 0)
         if uniform:
             self.correction[:] = 0
-        nothing = np.empty(0, np.uint64), np.empty(0, np.int32)
-        table = nothing if uniform or self.in_batch else alias_table(probability)
+        table = alias_table(probability[:0] if uniform or self.in_batch else probability)
         self._source = X.indptr, X.indices, X.n_cols, *table  # of all draws
         if not self.in_batch and not self.for_lists:
             self._check_room(int(np.count_nonzero(weight)))
