@@ -249,10 +249,7 @@ class DaskRGALS(RGALS):
                     f"{readable(worker['memory_limit'])}. Give workers more, or lower K"
                 )
 
-    # ------------------------------------------------------------------ what is fitted
-
     # What is published is a `_Remote`; by an update, which leaves the model on the client alone, its state.
-
     def _outline(self) -> FittedState:
         found: Any = super()._state()
         return found.outline if isinstance(found, _Remote) else found

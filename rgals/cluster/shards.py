@@ -39,9 +39,6 @@ class Part(NamedTuple):
     cols: np.ndarray | None = None  # None: the matrix has all columns
 
 
-# ---------------------------------------------------------------- on workers
-
-
 @task
 def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
     """A part of a table: a frame, or the file that has it."""
@@ -163,9 +160,6 @@ def take_rows(matrix: CSR, at: np.ndarray) -> CSR:
     return matrix.likes.take_rows(at)
 
 
-# ---------------------------------------------------------------- on the client
-
-
 @dataclass
 class Blocks:
     """A side of a matrix on the workers: futures of what belongs to each of its blocks."""
@@ -275,9 +269,6 @@ def regroup(
         own = graphs.each(f"{what}-{j}-piece", getitem, pieces, always=(j,))
         blocks.append(graphs.one(f"{what}-{j}", merge, own, start, (stop - start, n_cols), dtype))
     return graphs.submit(blocks)
-
-
-# ---------------------------------------------------------------- what a fit is given
 
 
 def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Shards:

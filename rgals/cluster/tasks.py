@@ -58,9 +58,6 @@ def task(function: _Task) -> _Task:
     return cast(_Task, alone)
 
 
-# ---------------------------------------------------------------- what a fit knows of a block
-
-
 @dataclass
 class Block:
     """The rows of a block, planned, and what they weigh in the systems of the other side.
@@ -152,9 +149,6 @@ def facts(block: Block) -> tuple[list[float | None], bool, float, float]:
     return [plan.ratio][: int(solved)], weighted, side.interaction, block.constant
 
 
-# ---------------------------------------------------------------- where a fit begins
-
-
 class Table(NamedTuple):
     """Factors of a block, and what its rows took from the objective."""
 
@@ -171,9 +165,6 @@ def draw(
     rng.standard_normal(dtype=setting.dtype, out=out)
     out *= scale
     return Table(out), rng
-
-
-# ---------------------------------------------------------------- a half-step
 
 
 class Sums(NamedTuple):
@@ -321,9 +312,6 @@ def judge(
         known = array if which == "users" else None
         warn_of_rounding(matrix, known, table, side, CPUBackend(1), what, numbers)
     return [str(warning.message) for warning in said if warning.category is PrecisionWarning]
-
-
-# ---------------------------------------------------------------- lists
 
 
 @task

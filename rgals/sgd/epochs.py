@@ -239,7 +239,6 @@ class Epochs:
             self.kept.step(batch.rows.state, held, lr, weight)
 
     # Losses over the whole catalogue: three matrix products per block of users.
-
     def full_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, those of all items."""
         loss, users, block = self.loss, batch.users, batch.block
@@ -269,7 +268,6 @@ class Epochs:
         return values, ((users, user_grad), (None, item_grad))
 
     # Losses with sampled negatives.
-
     def _loss(
         self, batch: Batch, some: slice, pos: np.ndarray, neg: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -330,7 +328,6 @@ class Epochs:
         return (ids, of_users * scale), self._sum_by_id(*flat, rows)
 
     # What a loss keeps per user.
-
     def _refresh(self, epoch: int, source: str) -> None:
         """Let the loss estimate its state before this epoch."""
         users = self._active
@@ -353,7 +350,6 @@ class Epochs:
         self.kept.set(users, estimates)
 
     # Losses of a user's positives and sampled negatives together.
-
     def list_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, a list for each user."""
         users, block, count = batch.users, batch.block, batch.block.row_counts
