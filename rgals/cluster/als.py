@@ -85,8 +85,6 @@ class ClusterProblem:
 class ClusterBackend:
     """Half-steps on the workers, each of them one graph: what `rgals.solvers.als.ALS` needs of a backend."""
 
-    name = "exact"
-
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
 

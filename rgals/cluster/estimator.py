@@ -19,7 +19,7 @@ from rgals.estimator import RGALS
 from rgals.matrix.weighting import VALUES
 from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.aligned import LINE
-from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.checks import RANGES, check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
@@ -189,8 +189,7 @@ class DaskRGALS(RGALS):
             if not any(value is one or (isinstance(one, str) and value == one) for one in possible):
                 line = " or ".join(map(repr, possible))
                 raise ParameterError(name, value, f"on a cluster it must be {line}; fit RGALS for others")
-        if given.n_blocks is not None:
-            check_int("n_blocks", given.n_blocks, 1)
+        RANGES["int > 0, optional"]("n_blocks", given.n_blocks)
         with Graphs(client_of(given.client)) as graphs:
             found: Any = given._fit_on(graphs, X, dtype, callbacks, checkpoint, (user_ids, item_ids), columns)
         self._snapshot, self.client_ = found, graphs.client

@@ -276,14 +276,14 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
     how = dtype, takes_dislikes(model)
     if isinstance(X, str | os.PathLike):
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
-    sources, paths = cast(Any, None), False
-    if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
-        paths, sources = True, [str(path.absolute()) for path in files_of(X)]
+    paths = isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X)
+    if paths:
+        sources: Any = [str(path.absolute()) for path in files_of(X)]
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
         if not isinstance(getattr(X, "ndim", None), int):
             raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
-    if sources is None:
+    else:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))

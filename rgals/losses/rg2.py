@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positive_terms
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import RANGES
 
 
 @dataclass(eq=False, repr=False)
@@ -66,8 +66,7 @@ class RG2(Loss):
 
     def validate(self) -> None:
         super().validate()
-        if self.n_negatives is not None:
-            check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
+        RANGES["int > 0, optional"](f"{self.name}.n_negatives", self.n_negatives)
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Fitted to what was best on real data: see `rgals.losses.fitted.setting` and `Loss.defaults`."""
