@@ -41,11 +41,6 @@ class Histories:
         return Histories(self.matrix.take_rows(rows))
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Users and items."""
-        return self.matrix.shape
-
-    @property
     def dtype(self) -> np.dtype:
         """Of the weights of the interactions."""
         return self.matrix.values.dtype
@@ -185,9 +180,7 @@ class EASE(Baseline):
             dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
             if each:
-                mine, allowed = candidates.slice_rows(*rows), np.zeros(dense.shape, bool)
-                allowed[mine.rows, mine.indices] = True
-                dense[~allowed] = -np.inf
+                dense[~candidates.slice_rows(*rows).to_scipy(bool).toarray()] = -np.inf
             hidden = None if exclude is None else exclude.slice_rows(*rows)
             ids[slice(*rows)], scores[slice(*rows)] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
         return ids, scores

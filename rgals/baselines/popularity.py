@@ -56,11 +56,11 @@ class Popularity(Baseline):
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
         age = 1.0
         if self.half_life is not None:
-            half_life_in(self.half_life)
+            span = half_life_in(self.half_life, matrix.times)
             if matrix.times is None:
                 advice = "give Interactions with timestamps, or half_life=None"
                 raise ParameterError("half_life", self.half_life, advice)
-            age = np.exp2((matrix.times - matrix.times.max()) / half_life_in(self.half_life, matrix.times))
+            age = np.exp2((matrix.times - matrix.times.max()) / span)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24
