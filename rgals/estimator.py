@@ -288,8 +288,7 @@ class RGALS(
             check_underflow(problem.users, users, users_side, "user")
             check_underflow(problem.items, items, items_side, "item")
             if not is_cuda(self.device):
-                solved = users if numbers is None else None
-                warn_of_rounding(rows, solved, items, side, backend, "user", numbers)
+                warn_of_rounding(rows, users if hard is None else None, items, side, backend, "user", numbers)
                 warn_of_rounding(problem.items, None, users, items_side, backend, "item")
         if not history:  # closed form: one entry, so that the objective can be read as after any fit
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)

@@ -5,6 +5,7 @@ axes, to be changed or saved: ``plots.learning_curve(model).figure.savefig("curv
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -70,11 +71,9 @@ def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
 
 
 def _is_metric(name: Any) -> bool:
-    try:
-        parse(name)
-    except ParameterError:
-        return False
-    return True
+    with suppress(ParameterError):
+        return bool(parse(name))
+    return False
 
 
 def _history(fit: Any) -> list[dict[str, Any]]:
@@ -230,11 +229,10 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     if np.isfinite(spread).any():
         low, high = scores[best] - spread[best], scores[best] + spread[best]
         ax.fill_between(distinct, low, high, color=COLORS[0], alpha=0.12, linewidth=0)
-    winner = scores.argmax()
-    ax.plot(values[winner], scores[winner], "o", color=COLORS[1], markersize=10, fillstyle="none")
+    at = values[scores.argmax()], scores.max()
+    ax.plot(*at, "o", color=COLORS[1], markersize=10, fillstyle="none")
     where = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
-    at = values[winner], scores[winner]
-    ax.annotate(f"{values[winner]:g}", at, **where, fontsize=9, color=COLORS[1])
+    ax.annotate(f"{at[0]:g}", at, **where, fontsize=9, color=COLORS[1])
     ax.margins(y=0.12)
     _scale_by(ax, distinct)
     ax.set_xlabel(parameter)

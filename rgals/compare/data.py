@@ -107,12 +107,11 @@ def prepare(
     elif protocol.split == "held_out_users":
         raise ParameterError("protocol", str(protocol), "methods are compared on users whom they know")
     found = protocol.apply(data)
-    parts = as_csr(found.train), as_csr(found.validation), as_csr(found.test)
-    split = Split(*parts, data.user_ids[found.users])
-    for name in ("train", "validation", "test"):
-        if getattr(split, name).nnz == 0:
+    parts = {name: as_csr(getattr(found, name)) for name in ("train", "validation", "test")}
+    for name, part in parts.items():
+        if part.nnz == 0:
             raise InputError(f"the {name} part has no interactions; the data are too small to be split")
-    return split
+    return Split(**parts, user_ids=data.user_ids[found.users])
 
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:

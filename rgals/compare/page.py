@@ -37,10 +37,8 @@ def draw(result: Comparison) -> Any:
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
     legend(left, loc="lower right", frameon=True)
     for label, found in result.objectives.items():
-        objective = np.asarray(found["objective"])
-        floor = objective.min()
-        if "same_as" in found:
-            floor = min(floor, min(result.objectives[found["same_as"]]["objective"]))
+        objective, other = np.asarray(found["objective"]), result.objectives[found.get("same_as", label)]
+        floor = min(objective.min(), *other["objective"])
         start = objective[0] - floor
         gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
         t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
@@ -66,11 +64,11 @@ def _html_table(header: list[str], rows: list[list[str]]) -> str:
 def page(result: Comparison, svg: str) -> str:
     """The report as one HTML page that loads nothing from elsewhere: ``page.html``, filled in."""
     setting, counts = result.setting, ("users", "items", "train", "validation", "test")
-    words = dict(zip(counts, map("{:,}".format, (*setting["shape"], *setting["interactions"]))))
-    words |= {"title": f"{result.name}: time to quality", "metric": result.metric.upper(), "K": setting["K"]}
+    words = setting | dict(zip(counts, map("{:,}".format, (*setting["shape"], *setting["interactions"]))))
+    words |= {"title": f"{result.name}: time to quality", "metric": result.metric.upper()}
     words["machine"] = ", ".join(f"{k}: {v}" for k, v in setting["machine"].items())
-    words |= {"patience": setting["patience"], "time_limit": f"{setting['time_limit']:g}"}
-    words |= {"watched": f"{setting['validation_users']:,}", "level": f"{LEVEL:.0%}"}
+    words |= {"time_limit": f"{setting['time_limit']:g}", "level": f"{LEVEL:.0%}"}
+    words["watched"] = f"{setting['validation_users']:,}"
     words["compiling"] = f"{result.compile_seconds:.1f}"
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
@@ -79,9 +77,8 @@ def page(result: Comparison, svg: str) -> str:
     parts = {name: html.escape(str(word)) for name, word in words.items()}
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     parts["failures"] = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
-    parts["quality"] = _html_table(*quality_table(result))
-    parts["significance"] = _html_table(*significance_table(result))
-    parts["rates"] = _html_table(*rate_table(result))
+    tables = {"quality": quality_table, "significance": significance_table, "rates": rate_table}
+    parts |= {name: _html_table(*table(result)) for name, table in tables.items()}
     form = resources.files("rgals.compare").joinpath("page.html").read_text(encoding="utf-8")
     text = Template(form).substitute(parts, svg=svg)
     # Sections without a row or a failure are left out.

@@ -34,8 +34,7 @@ def linear_rate(objective: Sequence[float], limit: float | None = None, skip: in
     values = np.asarray(objective, dtype=np.float64)
     # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
     # unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
-    end = len(values) if limit is not None else (len(values) + 1) // 2
-    floor = values.min() if limit is None else limit
+    floor, end = (values.min(), (len(values) + 1) // 2) if limit is None else (limit, len(values))
     gap = values[:end] - floor
     t = np.arange(1, end + 1)
     usable = (t > skip) & (gap > 1e-10 * max(abs(floor), np.ptp(values)))
@@ -339,23 +338,21 @@ def summarise(name: str, runner: Runner) -> Comparison:
 def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
     """Curves of the objective; gradient descent is shown with the learning rate that ended lowest."""
     out: dict[str, dict[str, Any]] = {}
-
-    def add(label: str, record: dict[str, Any], limit: float | None = None, **more: Any) -> None:
-        rate = linear_rate(record["objective"], limit, skip=len(record["objective"]) // 5)
-        out[label] = {**record, "rate": rate, **more}
-
     for method in methods:
         tuned = records[f"tuned {method.key()}"]["params"]
         own, params = records.get(f"objective {method.key(tuned)}"), params_text(tuned)
         if own is None or own.get("error"):
             continue
-        add(method.label, own)
+        out[method.label] = dict(own)
         tried = [r for key, r in records.items() if key.startswith(f"objective gradient {params} ")]
         tried = [r for r in tried if r["objective"] and not r["error"]]
         if method.name == "rg2" and tried:
             best = min(tried, key=lambda r: r["objective"][-1])
-            limit = min(min(own["objective"]), min(best["objective"]))
-            add(f"RG2 by gradient (Adam, lr={best['lr']:g})", best, limit, same_as=method.label)
+            out[f"RG2 by gradient (Adam, lr={best['lr']:g})"] = best | {"same_as": method.label}
+    for found in out.values():
+        values, other = found["objective"], out.get(found.get("same_as", ""))
+        limit = None if other is None else min(*values, *other["objective"])
+        found["rate"] = linear_rate(values, limit, skip=len(values) // 5)
     return out
 
 

@@ -154,15 +154,11 @@ class Runner:
         self.known = split.known
         self.watched = some_users(split.validation, effort.validation_users)
         # Decided, and said, once for all methods: to the caller of `rgals.compare.compare`.
-        weighting = weigh(self.values, split.train, depth=5)
-        self.weighted = weighting.rows(split.train)
-        self._decided = weighting.kind
-        self._is_warm = False
-        setting: dict[str, Any] = {
-            "data": short_digest(split.train, split.validation, split.test),
-            "shape": list(split.train.shape),
-            "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
-        }
+        self.weighting = weigh(self.values, split.train, depth=5)
+        self.weighted = self.weighting.rows(split.train)
+        self._is_warm, parts = False, (split.train, split.validation, split.test)
+        setting: dict[str, Any] = {"data": short_digest(*parts), "shape": list(split.train.shape)}
+        setting["interactions"] = [part.nnz for part in parts]
         setting |= {"K": self.K, "metric": self.metric, "patience": effort.patience}
         setting["objective_iterations"] = effort.objective_iterations
         setting["validation_users"] = int(np.count_nonzero(self.watched.row_counts))
@@ -177,10 +173,9 @@ class Runner:
         """Everything that is not in the journal yet."""
         effort, rates = self.effort, self._rates()
         als = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
-        tuned = [method for method in self.methods if method.ladders]
         # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
         runs = [(m, seed) for seed in range(self.seeds) for m in self.methods if m.seeded or seed == 0]
-        total = len(tuned) * effort.max_trials
+        total = sum(bool(method.ladders) for method in self.methods) * effort.max_trials
         if not effort.tune_only:
             total += len(runs) + len(als) + len(rates)
             self._one_machine()
@@ -268,38 +263,46 @@ class Runner:
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
         model = method.build(params, K=self.K, n_jobs=self.n_jobs, random_state=seed)
         if isinstance(model, FactorRanker) and getattr(model, "values", None) == AUTO:
-            model.set_params(values=self._decided)  # type: ignore[attr-defined]
+            model.set_params(values=self.weighting.kind)  # type: ignore[attr-defined]
         return model
+
+    def _recorded(
+        self, model: Any, X: CSR, record: Callable[[Any], Any], **options: Any
+    ) -> tuple[list[Any], str]:
+        """What is recorded of every iteration of a fit, up to the limit of time; and why the fit failed."""
+        found: list[Any] = []
+
+        def watch(now: Any) -> bool:
+            found.append(record(now))
+            return now.seconds > self.effort.time_limit
+
+        try:
+            model.fit(X, callbacks=watch, **options)
+        except _FAILURES as error:
+            return found, str(error)
+        return found, ""
 
     def _fit(
         self, method: Method, params: Mapping[str, float], seed: int
     ) -> tuple[Any, list[dict[str, Any]], str]:
-        """A fitted model, its history on validation, and why there is no model where it failed."""
-        model = self._make(method, params, seed)
-        history: list[dict[str, Any]] = []
-
-        def watch(now: Any) -> bool:
-            history.append(now.record)
-            return now.seconds > self.effort.time_limit
-
+        """A model, its history on validation, and why its fit failed."""
+        model, train = self._make(method, params, seed), self.split.train
+        if _watches(model):
+            model.set_params(metric=self.metric)
+            if method.stops:
+                model.set_params(early_stopping=True, patience=self.effort.patience)
+            return model, *self._recorded(model, train, lambda now: now.record, validation=self.watched)
+        X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
         try:
-            if _watches(model):
-                model.set_params(metric=self.metric)
-                if method.stops:
-                    model.set_params(early_stopping=True, patience=self.effort.patience)
-                model.fit(self.split.train, validation=self.watched, callbacks=watch)
-                return model, history, ""
-            X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
             with warnings.catch_warnings():
                 if self.values == AUTO:  # decided, and said, for all methods
                     warnings.simplefilter("ignore", ValuesWarning)
                 model = outside.fitted(model, X)
-            seconds, train = time.perf_counter() - started, self.split.train
-            judged = self._judged(model, train)
+            seconds, judged = time.perf_counter() - started, self._judged(model, train)
             found = evaluate(judged, train, self.watched, self.metric, n_jobs=self.n_jobs)
             return model, [{"seconds": seconds, **found}], ""
         except _FAILURES as error:
-            return None, history, str(error)
+            return model, [], str(error)
 
     @cached_property
     def _given_out(self) -> sp.csr_matrix:
@@ -337,7 +340,7 @@ class Runner:
         clocks = time.perf_counter(), time.process_time()
         model, history, error = self._fit(method, params, seed)
         wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-        test, users = ({}, {}) if model is None else self._on_test(model)
+        test, users = ({}, {}) if error else self._on_test(model)
         curve = [[record["seconds"], record[self.metric]] for record in history]
         objective = [record["objective"] for record in history if "objective" in record]
         found = {"method": method.name, "seed": seed, "params": dict(params)}
@@ -348,8 +351,7 @@ class Runner:
         """The exact objective after every iteration, in double precision and without a stop."""
         model, n_iter = self._make(method, params, 0), 2 * self.effort.objective_iterations
         model.set_params(n_iter=n_iter, dtype="float64", early_stopping=False)
-        followed = self._followed(model, self.split.train, lambda now: now.objective)
-        return {"method": method.name, **followed}
+        return {"method": method.name, **self._followed(model, self.split.train, lambda now: now.objective)}
 
     def _gradient_objective(self, method: Method, params: Mapping[str, float], lr: float) -> dict[str, Any]:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
@@ -364,19 +366,12 @@ class Runner:
 
     def _followed(self, model: Any, X: CSR, objective: Callable[[Any], float]) -> dict[str, Any]:
         """An objective after every iteration of a fit, and why the fit failed."""
-        curves: dict[str, list[float]] = {"objective": [], "seconds": []}
-
-        def watch(now: Any) -> bool:
-            curves["objective"].append(objective(now))
-            curves["seconds"].append(now.seconds)
-            return now.seconds > self.effort.time_limit
-
-        error = ""
-        try:
-            model.fit(X, callbacks=watch)
-        except _FAILURES as problem:
-            error = str(problem)
-        return {**curves, "error": error}
+        found, error = self._recorded(model, X, lambda now: (objective(now), now.seconds))
+        return {
+            "objective": [value for value, _ in found],
+            "seconds": [at for _, at in found],
+            "error": error,
+        }
 
     def _by_gradient(self, **params: Any) -> SGDRanker:
         jobs = self.n_jobs
