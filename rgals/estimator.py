@@ -25,19 +25,9 @@ from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
 from rgals.solvers.readout import readout_scale, with_scale, without_scale
+from rgals.training import fit
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name
-from rgals.training.fit import (
-    CHECKPOINT,
-    check_memory,
-    check_parameters,
-    choose_init,
-    describe_fit,
-    first_users,
-    stages,
-    taken,
-    when_settled,
-)
 from rgals.training.forget import Forgetting
 from rgals.training.rows import OfRows
 from rgals.training.run import run
@@ -211,11 +201,11 @@ class RGALS(
     random_state: Any = None
     verbose: int = 0
 
-    _checkpoint = CHECKPOINT
+    _checkpoint = fit.CHECKPOINT
     _file: ClassVar[Any] = FORMAT
     _streams: ClassVar[bool] = True  # matrices may stay on their disk
-    _check = check_parameters
-    _check_memory = check_memory
+    _check = fit.check_parameters
+    _check_memory = fit.check_memory
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
@@ -228,35 +218,35 @@ class RGALS(
             problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
             hard, sampler = read_hard_negatives(self.hard_negatives), None
-            plain, n_iter = stages(self, hard)
+            plain, n_iter = fit.stages(self, hard)
             if hard is not None:
                 sampler = Sampler(hard, train, coefficients, plain, task.seed, self.n_jobs)
                 solver = "exact" if solver == "shared" else solver
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
-            init = choose_init(self, train, task.store)
-            chosen = taken(self, problem, init)
+            init = fit.choose_init(self, train, task.store)
+            chosen = fit.taken(self, problem, init)
             if solver == "svd":
                 found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
                 shown = with_scale(found, scored)
             else:
                 if task.store is not None:
                     parts = task.matrix, task.held_out
-                    task.store.description = describe_fit(self, loss, solver, init, *parts)
+                    task.store.description = fit.describe_fit(self, loss, solver, init, *parts)
                 began = time.perf_counter()
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
                     ALS(
                         problem,
                         backend,
-                        first_users(self, init, problem, backend, rng, task.dtype),
+                        fit.first_users(self, init, problem, backend, rng, task.dtype),
                         scored,
                         sampler,
                     ),
                     n_iter,
                     tol=self.tol if hard is None else None,
-                    settled=when_settled(self, problem),
+                    settled=fit.when_settled(self, problem),
                     began=began,
                     watch=task.watch,
                     store=task.store,

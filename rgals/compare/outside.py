@@ -148,7 +148,7 @@ def _of_lists(
 
 def _as_table(lists: Any) -> np.ndarray:
     """Lists of items, of any lengths, as rows of integers that end with -1."""
-    lists = lists if isinstance(lists, np.ndarray) and lists.ndim == 2 else [*map(np.ravel, lists)]
+    lists = [*map(np.ravel, lists)]
     for items in lists:
         if items.dtype.kind not in "iu" and items.size:
             given = f"recommend gave items of {items.dtype}"

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info
 
 from rgals.compare import outside
 from rgals.compare.data import Split, some_users
-from rgals.compare.methods import Method, get_methods, params_text
+from rgals.compare.methods import Method, Params, get_methods, params_text
 from rgals.files.journal import Journal
 from rgals.losses import RG2
 from rgals.matrix.csr import CSR
@@ -260,15 +260,13 @@ class Runner:
         if self.journal.get("compile") is None:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
 
-    def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
+    def _make(self, method: Method, params: Params, seed: int) -> Any:
         model = method.build(params, K=self.K, n_jobs=self.n_jobs, random_state=seed)
         if isinstance(model, FactorRanker) and getattr(model, "values", None) == AUTO:
             model.set_params(values=self.weighting.kind)  # type: ignore[attr-defined]
         return model
 
-    def _recorded(
-        self, model: Any, X: CSR, record: Callable[[Any], Any], **options: Any
-    ) -> tuple[list[Any], str]:
+    def _recorded(self, model: Any, X: CSR, record: Callable, **options: Any) -> tuple[list[Any], str]:
         """What is recorded of every iteration of a fit, up to the limit of time; and why the fit failed."""
         found: list[Any] = []
 
@@ -282,9 +280,7 @@ class Runner:
             return found, str(error)
         return found, ""
 
-    def _fit(
-        self, method: Method, params: Mapping[str, float], seed: int
-    ) -> tuple[Any, list[dict[str, Any]], str]:
+    def _fit(self, method: Method, params: Params, seed: int) -> tuple[Any, list[dict[str, Any]], str]:
         """A model, its history on validation, and why its fit failed."""
         model, train = self._make(method, params, seed), self.split.train
         if _watches(model):
@@ -324,7 +320,7 @@ class Runner:
             self.journal.add("users", {"rows": packed(users)})
         return dict(means), {name: packed(values) for name, values in each.items()}
 
-    def _trial(self, method: Method, bar: Bar, params: dict[str, float]) -> float:
+    def _trial(self, method: Method, bar: Bar, params: Params) -> float:
         def measure() -> dict[str, Any]:
             _, history, error = self._fit(method, params, seed=0)
             best = max((record[self.metric] for record in history), default=0.0) if not error else 0.0
@@ -335,7 +331,7 @@ class Runner:
         bar.update()
         return record["best"]
 
-    def _run(self, method: Method, params: Mapping[str, float], seed: int) -> dict[str, Any]:
+    def _run(self, method: Method, params: Params, seed: int) -> dict[str, Any]:
         """A timed run, and its figures on test."""
         clocks = time.perf_counter(), time.process_time()
         model, history, error = self._fit(method, params, seed)
@@ -347,13 +343,13 @@ class Runner:
         found |= {"curve": curve, "objective": objective, "test": test, "users": users}
         return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
 
-    def _objective(self, method: Method, params: Mapping[str, float]) -> dict[str, Any]:
+    def _objective(self, method: Method, params: Params) -> dict[str, Any]:
         """The exact objective after every iteration, in double precision and without a stop."""
         model, n_iter = self._make(method, params, 0), 2 * self.effort.objective_iterations
         model.set_params(n_iter=n_iter, dtype="float64", early_stopping=False)
         return {"method": method.name, **self._followed(model, self.split.train, lambda now: now.objective)}
 
-    def _gradient_objective(self, method: Method, params: Mapping[str, float], lr: float) -> dict[str, Any]:
+    def _gradient_objective(self, method: Method, params: Params, lr: float) -> dict[str, Any]:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
         alpha, reg = params["alpha"], params["reg"]
         loss, epochs = sgd_losses.RG2(alpha=alpha, reg=reg), self.effort.objective_iterations
@@ -378,9 +374,7 @@ class Runner:
         return SGDRanker(**params, score="dot", temperature=1.0, values="raw", n_jobs=jobs, random_state=0)
 
 
-def climb(
-    method: Method, max_trials: int, trial: Callable[[dict[str, float]], float], start: Mapping[str, float]
-) -> dict[str, Any]:
+def climb(method: Method, max_trials: int, trial: Callable[[Params], float], start: Params) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
     # From the rungs nearest to ``start``; with max_trials=0 these are what is found.
     here = {}
