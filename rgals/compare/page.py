@@ -94,9 +94,8 @@ def write(result: Comparison, folder: Path) -> None:
 
     with matplotlib.rc_context({"svg.hashsalt": "rgals"}):  # the same page for the same results
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    picture = svg.getvalue()
-    picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have
-    contents = {"convergence.png": png.getvalue(), "report.html": page(result, picture).encode()}
+    _, mark, rest = svg.getvalue().partition("<svg")  # without the XML declaration, which HTML does not have
+    contents = {"convergence.png": png.getvalue(), "report.html": page(result, mark + rest).encode()}
     for name, content in contents.items():
         with atomic_file(folder / name) as file:
             file.write(content)

@@ -25,12 +25,10 @@ def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float:
 
 
 def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> dict | None:
-    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations.
-
-    The gap to the limit shrinks by ``factor`` per iteration, from ``first`` to ``last``; ``r2`` is the share
-    of the variance of its logarithm that this explains. ``power_r2`` is what the best power law, gap ~
-    t^-``power``, explains: more where a method is sublinear.
-    """
+    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations."""
+    # The gap to the limit shrinks by ``factor`` per iteration, from ``first`` to ``last``; ``r2`` is the
+    # share of the variance of its logarithm that this explains. ``power_r2`` is what the best power law,
+    # gap ~ t^-``power``, explains: more where a method is sublinear.
     values = np.asarray(objective, dtype=np.float64)
     # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
     # unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
@@ -309,24 +307,23 @@ def summarise(name: str, runner: Runner) -> Comparison:
         times = {s: [seconds_to(r["curve"], s * best) for r in found[m]] for s in SHARES}
         each = good[m][0].get("users", {}) if curves else {}  # 0.1 kept none
         users = {k: np.mean([unpacked(r["users"][k]) for r in good[m]], axis=0) for k in each}
-        rows.append(
-            Row(
-                m,
-                method.label,
-                method.family,
-                tuned[m]["params"],
-                {k: tuned[m][k] for k in ("trials", "finished", "edges", "best")},
-                {k: mean_and_spread([r["test"][k] for r in good[m]]) for k in metrics if curves},
-                mean_and_spread(peaks[m]) if curves else (math.nan, 0.0),
-                {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
-                float(np.median([curve[-1][0] for curve in curves])) if curves else math.nan,
-                float(np.median([len(curve) for curve in curves])) if curves else math.nan,
-                min((r["cpu_share"] for r in good[m]), default=math.nan),
-                [r["error"] for r in [*found[m], followed] if r.get("error")],
-                curves,
-                {k: values for k, values in users.items() if not np.isnan(values).all()},
-            )
+        row = Row(
+            m,
+            method.label,
+            method.family,
+            tuned[m]["params"],
+            {k: tuned[m][k] for k in ("trials", "finished", "edges", "best")},
+            {k: mean_and_spread([r["test"][k] for r in good[m]]) for k in metrics if curves},
+            mean_and_spread(peaks[m]) if curves else (math.nan, 0.0),
+            {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
+            float(np.median([curve[-1][0] for curve in curves])) if curves else math.nan,
+            float(np.median([len(curve) for curve in curves])) if curves else math.nan,
+            min((r["cpu_share"] for r in good[m]), default=math.nan),
+            [r["error"] for r in [*found[m], followed] if r.get("error")],
+            curves,
+            {k: values for k, values in users.items() if not np.isnan(values).all()},
         )
+        rows.append(row)
     rows.sort(key=lambda row: _worth(row, runner.metric))
     if user_ids is not None and "users" in records:
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]

@@ -12,8 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import scipy.sparse as sp
+from llvmlite import binding
 from threadpoolctl import threadpool_info
 
 from rgals.compare import outside
@@ -45,9 +47,6 @@ _FAILURES = (NumericalError, InsufficientMemoryError)  # of a fit: they are repo
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
     """Where the seconds were measured."""
-    import numba
-    from llvmlite import binding
-
     blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
     described = {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
     found = {"threads": n_threads(n_jobs), "cpu": binding.get_host_cpu_name()}
@@ -245,8 +244,7 @@ class Runner:
     def _warm(self) -> None:
         """Fit every method briefly: no clock sees a compilation."""
         started = time.perf_counter()
-        users = np.flatnonzero(self.split.train.row_counts)[:50]
-        part = self.split.train.take_rows(users)
+        part = self.split.train.take_rows(np.flatnonzero(self.split.train.row_counts)[:50])
         for method in self.methods:
             model = self._make(method, method.start_for(self.weighted, self.K), 0)
             with suppress(*_FAILURES):  # what fails here fails again in its run, which reports it
