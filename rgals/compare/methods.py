@@ -237,12 +237,10 @@ def _method(given: Any, name: str | None) -> Method:
         if given.strip() not in METHODS:
             advice = "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
             raise ParameterError("methods", given, advice)
-        found = METHODS[given.strip()]
-    elif isinstance(given, Method):
-        found = given
-    else:
-        found = _of_loss(given) if isinstance(given, Loss) else _of_thing(given)
-    return found if name in (None, found.name) else replace(found, name=str(name), label=str(name))
+        given = METHODS[given.strip()]
+    if not isinstance(given, Method):
+        given = _of_loss(given) if isinstance(given, Loss) else _of_thing(given)
+    return given if name in (None, given.name) else replace(given, name=str(name), label=str(name))
 
 
 def get_methods(given: Any) -> list[Method]:

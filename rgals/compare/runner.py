@@ -312,8 +312,7 @@ class Runner:
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Means over users and, of metrics that each user has, the figures of all of them."""
         judged = served(self._judged(model, self.known), self.known, self.split.test, COLD[0])
-        rows = users_with_truth(judged, None)
-        means, each, users = figures(judged, self.metrics, rows, n_jobs=self.n_jobs)
+        means, each, users = figures(judged, self.metrics, users_with_truth(judged, None), n_jobs=self.n_jobs)
         if self.journal.get("users") is None:
             self.journal.add("users", {"rows": packed(users)})
         return dict(means), {name: packed(values) for name, values in each.items()}
@@ -359,7 +358,6 @@ class Runner:
         return {"method": "rg2 by gradient", "lr": lr, **self._followed(model, self.weighted, objective)}
 
     def _followed(self, model: Any, X: CSR, objective: Callable[[Any], float]) -> dict[str, Any]:
-        """An objective after every iteration of a fit, and why the fit failed."""
         found, error = self._recorded(model, X, lambda now: (objective(now), now.seconds))
         return {
             "objective": [value for value, _ in found],
@@ -390,7 +388,7 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
     moved, finished = max_trials > 0, False
     best = value(here) if moved else float("nan")
     while moved and len(tried) < max_trials:
-        moved, finished = False, True
+        moved, finished = False, True  # until a neighbour is better, or no trial is left for it
         for (name, ladder), step in product(method.ladders.items(), (1, -1)):
             # Keep going in a direction as long as it helps.
             while 0 <= here[name] + step < len(ladder):
@@ -400,9 +398,8 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
                     break
                 if value(point) <= best:
                     break
-                here, best, moved = point, value(point), True
+                here, best, moved, finished = point, value(point), True, False
     # Parameters whose best value is the first or last rung.
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
-    finished = finished and not moved  # every neighbour was tried
     return {"params": params, "best": best, "trials": len(tried), "finished": finished, "edges": edges}
