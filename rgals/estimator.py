@@ -308,8 +308,7 @@ class RGALS(
     @property
     def loss_(self) -> Loss:
         """The loss that was minimised, with numbers for what was "auto"."""
-        loss = self._outline().loss
-        return type(loss)(**loss.get_params())
+        return copy(self._outline().loss)
 
     @property
     def item_scale_(self) -> np.ndarray:

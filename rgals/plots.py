@@ -57,10 +57,11 @@ def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
     return list(zip(styles, named.values(), strict=True))
 
 
-def legend(ax: Any, **options: Any) -> None:
-    """A legend, where anything has a name."""
+def legend(ax: Any, **options: Any) -> Any:
+    """The axes, with a legend where anything has a name."""
     if ax.get_legend_handles_labels()[1]:
         ax.legend(**{"frameon": False, "fontsize": 9, **options})
+    return ax
 
 
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
@@ -144,8 +145,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     ax, *_ = _draw(models, "iteration", y, ax)
     ax.set_xlabel("iteration")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    legend(ax)
-    return ax
+    return legend(ax)
 
 
 def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
@@ -183,8 +183,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     _scale_by(ax, [row["seconds"] for row in rows])
     if _is_metric(y):
         mark_shares(ax, max(row[y] for row in rows if y in row))
-    legend(ax, loc="lower right" if _is_metric(y) else "upper right")
-    return ax
+    return legend(ax, loc="lower right" if _is_metric(y) else "upper right")
 
 
 def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
@@ -320,15 +319,13 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
-        at = interactions[full] / items[full]
-        ax.plot(at, np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
+        ax.plot(interactions[full] / items[full], np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
     ax.set(xscale="log", yscale="log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("{x:g}")
-    legend(ax)
-    return ax
+    return legend(ax)
 
 
 def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -339,8 +336,7 @@ def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray,
         raise InputError("train: no user has an interaction; there is nothing to recommend from")
     n_items = judged.seen.n_cols
     shown = np.zeros(n_items, np.int64)
-    for start in range(0, len(users), _BATCH):
-        part = users[start : start + _BATCH]
+    for part in np.split(users, range(_BATCH, len(users), _BATCH)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
     counts = judged.seen.col_counts
@@ -387,5 +383,4 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
         ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)
     ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
-    legend(ax)
-    return ax
+    return legend(ax)

@@ -158,8 +158,7 @@ class EASE(Baseline):
         histories: Any = snapshot.user_factors
         past = histories[rows].matrix
         added = snapshot.item_factors[past.indices, cols[past.rows]]
-        added = added if past.is_binary else added * past.values
-        return np.bincount(past.rows, added, minlength=past.n_rows)
+        return np.bincount(past.rows, added if past.is_binary else added * past.values, minlength=past.n_rows)
 
     def _topk(self, queries: Any, items: np.ndarray, n: int, **filters: Any) -> tuple:
         if not isinstance(queries, Histories):  # by popularity

@@ -25,8 +25,7 @@ def settings_of(thing: Any) -> dict[str, Any]:
         return {name: p.default for name, p in list(parameters.items())[1:] if p.kind != p.VAR_KEYWORD}
     if hasattr(thing, "get_params"):
         return dict(thing.get_params())
-    own = getattr(thing, "__dict__", {})
-    return {name: value for name, value in own.items() if not name.startswith("_")}
+    return {name: value for name, value in getattr(thing, "__dict__", {}).items() if not name.startswith("_")}
 
 
 def seeds_of(thing: Any) -> list[str]:

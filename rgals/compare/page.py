@@ -53,12 +53,11 @@ def draw(result: Comparison) -> Any:
 
 
 def _html_table(header: list[str], rows: list[list[str]]) -> str:
-    head, *body = (
-        "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
-        for tag, row in [("th", header), *(("td", row) for row in rows)]
-    )
-    lines = "".join(f"<tr>{line}</tr>" for line in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    def line(tag: str, cells: list[str]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<table><thead>{line('th', header)}</thead><tbody>{body}</tbody></table>"
 
 
 def page(result: Comparison, svg: str) -> str:

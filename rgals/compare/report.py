@@ -239,8 +239,7 @@ class Comparison:
         for header, rows in self._tables():
             widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
             for first, *rest in [header, *rows] if rows else []:
-                cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
-                lines.append("  ".join(cells).rstrip())
+                lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip())
             lines.append("")
         return "\n".join(lines)
 
@@ -390,8 +389,7 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     """The methods beside the best, by what was tuned; nothing where that has no figures of users."""
-    metric = result.metric.upper()
-    header = [f"test {metric} below the best", "difference", "effect", "p", "p (Holm)", ""]
+    header = [f"test {result.metric.upper()} below the best", "difference", "effect", "p", "p (Holm)", ""]
     if sum(result.metric in row.users for row in result.rows) < 2:
         return header, []
     labels, body = {row.method: row.label for row in result.rows}, []

@@ -359,15 +359,11 @@ class Runner:
 
     def _followed(self, model: Any, X: CSR, objective: Callable[[Any], float]) -> dict[str, Any]:
         found, error = self._recorded(model, X, lambda now: (objective(now), now.seconds))
-        return {
-            "objective": [value for value, _ in found],
-            "seconds": [at for _, at in found],
-            "error": error,
-        }
+        curve, seconds = [value for value, _ in found], [at for _, at in found]
+        return {"objective": curve, "seconds": seconds, "error": error}
 
     def _by_gradient(self, **params: Any) -> SGDRanker:
-        jobs = self.n_jobs
-        return SGDRanker(**params, score="dot", temperature=1.0, values="raw", n_jobs=jobs, random_state=0)
+        return SGDRanker(**params, score="dot", values="raw", n_jobs=self.n_jobs, random_state=0)
 
 
 def climb(method: Method, max_trials: int, trial: Callable[[Params], float], start: Params) -> dict[str, Any]:
