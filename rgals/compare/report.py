@@ -17,6 +17,7 @@ from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import optional
 
 LEVEL = 0.05  # of significance
+_NEEDED = "to_frame needs pandas: pip install pandas"
 
 
 def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float:
@@ -214,7 +215,7 @@ class Comparison:
         """
         check_real("level", level, 0.0, 1.0)
         metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
-        pd = optional("pandas", "to_frame needs pandas: pip install pandas")
+        pd = optional("pandas", _NEEDED)
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
         judged = reference is not None or any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}
@@ -266,9 +267,7 @@ class Comparisons(dict[str, Comparison]):
     def to_frame(self, metric: str | None = None, **options: Any) -> Any:
         """The rows of all data sets as one pandas DataFrame; see `Comparison.to_frame`."""
         frames = [found.to_frame(metric, **options) for found in self.values()]
-        import pandas as pd
-
-        return pd.concat(frames, ignore_index=True)
+        return optional("pandas", _NEEDED).concat(frames, ignore_index=True)
 
     def text(self) -> str:
         """The tables of all data sets as plain text."""
