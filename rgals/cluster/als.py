@@ -12,7 +12,7 @@ from rgals.cluster.graph import Graphs
 from rgals.cluster.shards import Blocks, Shards
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.weighting import Weighting
-from rgals.solvers.als import ALS, reg_at
+from rgals.solvers.als import ALS, reg_at, reg_of_rule
 from rgals.solvers.base import HalfStep
 from rgals.solvers.plan import SAME
 
@@ -65,7 +65,7 @@ class ClusterProblem:
     def _reg(self, model: Any) -> float:
         if model.reg != AUTO:
             return float(model.reg)
-        rule = self.loss.defaults(self.degrees, model.K)["reg"]
+        rule = reg_of_rule(self.loss, self.degrees, model.K)
         if self.reg_exponent == 1.0:
             return rule
         parts = (self._each(side, "logs", tasks.logs, self.coefficients) for side in (self.users, self.items))

@@ -335,7 +335,7 @@ class DaskRGALS(RGALS):
     def __sklearn_clone__(self) -> Self:
         alone = copy(self)
         alone.client = None
-        made = super(alone.__class__, alone).__sklearn_clone__()
+        made = super(DaskRGALS, alone).__sklearn_clone__()
         made.client = self.client
         return made
 

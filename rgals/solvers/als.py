@@ -44,13 +44,18 @@ def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> 
     """The strength of the regularisation of a fit: the loss's rule where it is "auto"."""
     if reg != AUTO:
         return float(reg)
-    loss, users, items = problem.loss, problem.users, problem.items
-    reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, K).get("reg"), 0.0)
+    users, items = problem.users, problem.items
+    reg = reg_of_rule(problem.loss, degrees, K)
     if problem.reg_exponent == 1.0:
         return reg
     sides = problem.coefficients.user_side(users, 1.0, 1.0), problem.coefficients.item_side(items, 1.0, 1.0)
     logs = (weight_logs(*both) for both in zip((users, items), sides, strict=True))
     return reg_at(reg, problem.reg_exponent, logs)
+
+
+def reg_of_rule(loss: Loss, degrees: Degrees, K: int) -> float:
+    """The ``reg`` of a loss's rule, which may be of somebody else's, checked."""
+    return check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, K).get("reg"), 0.0)
 
 
 def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:

@@ -217,12 +217,17 @@ def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
 # ---------------------------------------------------------------- an estimator
 
 
+class Own(DaskRGALS):
+    """Somebody's own: its clone never ended."""
+
+
 def test_the_client_travels_in_no_copy(client, X, tmp_path):
     model = fit(client, X)
     assert model.client_ is client
     copied = clone(model)
     assert copied.client is client and copied.get_params()["n_blocks"] == 4
     assert not hasattr(copied, "client_") and "n_blocks=4" in repr(copied)
+    assert type(clone(Own(client=client, n_blocks=3))) is Own
     again = pickle.loads(pickle.dumps(model))
     assert again.client is None and not hasattr(again, "client_")
     local = model.to_local()
