@@ -22,6 +22,7 @@ LABELS = 1 << 13  # labels that are looked at together
 PLAIN = r"0|-?[1-9][0-9]{0,17}"  # a text that is an integer
 is_plain_int = re.compile(PLAIN).fullmatch
 Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
+Parts = tuple[str, tuple[int, ...], Any, Iterable[np.ndarray]]  # an array: name, shape, type, its parts
 Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
 
 
@@ -121,8 +122,6 @@ def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 def encode(column: np.ndarray) -> Coded:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
-    if len(column) == 0:
-        return np.empty(0, np.int64), column
     if column.dtype.kind in "iu":
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
@@ -234,23 +233,23 @@ class IdMap:
         self.what = what
         self._order: np.ndarray | None = None
         self._table: dict[Any, int] | None = None
+        twice: list = []
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             if len(self._table) < len(array):
-                raise self._twice(next(x for k, x in enumerate(array.tolist()) if self._table[x] > k))
+                twice = [label for k, label in enumerate(array.tolist()) if self._table[label] > k]
         elif len(array) > 1 and not getattr(array, "ordered", False):  # as those of a store are
             ordered = array
             if not (array[1:] > array[:-1]).all():
                 self._order = np.argsort(array, kind="stable")
                 ordered = array[self._order]
-            equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-            if len(equal):
-                raise self._twice(ordered[equal[0]].item())
-
-    def _twice(self, label: int | str) -> InputError:
-        first, second = [k for k, other in enumerate(self.labels.tolist()) if other == label][:2]
-        places = f"at positions {first} and {second}"
-        return InputError(f"{self.what} {label!r} occurs twice in the labels, {places}; each must occur once")
+            twice = ordered[1:][ordered[1:] == ordered[:-1]].tolist()
+        if twice:
+            first, second = [k for k, label in enumerate(array.tolist()) if label == twice[0]][:2]
+            places = f"at positions {first} and {second}"
+            raise InputError(
+                f"{what} {twice[0]!r} occurs twice in the labels, {places}; each must occur once"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -385,13 +384,8 @@ class IdMap:
             ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
             ``integer`` (bool: which of the texts are integers).
         """
-        arrays: dict[str, np.ndarray] = {}
-
-        def keep(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
-            arrays[name] = np.concatenate([np.empty(0, dtype), *parts])
-
-        write_labels(keep, prefix, lambda start, stop: self.labels[start:stop], len(self))
-        return arrays
+        arrays = label_arrays(prefix, lambda start, stop: self.labels[start:stop], len(self))
+        return {name: np.concatenate([np.empty(0, dtype), *parts]) for name, _, dtype, parts in arrays}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
@@ -456,20 +450,19 @@ def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
         raise InputError(f"{name}: {said}, so that none is known; give ids as in training")
 
 
-def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
+def label_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
     """The arrays of `IdMap.to_arrays`, never more than a part of them at once."""
-    # `member(name, shape, dtype, parts)` stores one of them.
     kind = names(0, 0).dtype
     if kind.kind in "iu":
-        member(f"{prefix}labels", (n,), kind, label_parts(names, n))
+        yield f"{prefix}labels", (n,), kind, label_parts(names, n)
         return
-    write_texts(member, prefix, names, n)
+    yield from text_arrays(prefix, names, n)
     if kind.kind == "O":
         flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in label_parts(names, n))
-        member(f"{prefix}integer", (n,), np.bool_, flags)
+        yield f"{prefix}integer", (n,), np.bool_, flags
 
 
-def write_texts(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
+def text_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
     """Labels as UTF-8 one behind the other, and where each begins."""
 
     def encoded() -> Iterator[list[bytes]]:
@@ -479,8 +472,8 @@ def write_texts(member: Callable[..., None], prefix: str, names: Names, n: int) 
     offsets = np.zeros(n + 1, np.int64)
     offsets[1:] = np.cumsum(np.fromiter((len(text) for texts in encoded() for text in texts), np.int64, n))
     text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
-    member(f"{prefix}text", (int(offsets[-1]),), np.uint8, text)
-    member(f"{prefix}offsets", (n + 1,), np.int64, [offsets])
+    yield f"{prefix}text", (int(offsets[-1]),), np.uint8, text
+    yield f"{prefix}offsets", (n + 1,), np.int64, [offsets]
 
 
 def label_parts(names: Names, n: int) -> Iterator[np.ndarray]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import PLAIN, label_parts, wasteful, write_texts
+from rgals.datasets.ids import PLAIN, label_parts, text_arrays, wasteful
 from rgals.kernels import texts
 from rgals.kernels.texts import Names
 from rgals.matrix.store import Writer
@@ -138,26 +138,23 @@ class Numbering:
     def write(self, writer: Writer, kept: np.ndarray) -> None:
         """Some of the sorted labels into the files of a store."""
         labels, prefix, order = self._labels(), f"{self.what}_", self.order[kept]
+
+        def names(start: int, stop: int) -> np.ndarray:
+            part = labels.take(order[start:stop])
+            return part if isinstance(part, np.ndarray) else np.array(part.to_pylist(), object)
+
         if isinstance(labels, np.ndarray):
             kind = labels.dtype
-
-            def names(start: int, stop: int) -> np.ndarray:
-                return labels[order[start:stop]]
         else:
             import pyarrow.compute as pc
-
-            def names(start: int, stop: int) -> np.ndarray:
-                return np.array(labels.take(order[start:stop]).to_pylist(), object)
 
             found = pc.utf8_length(labels), pc.ends_with(labels, "\0")
             lengths, ends_in_nul = (np.asarray(each)[order] for each in found)
             width = int(lengths.max())
             if wasteful(width, len(order), int(lengths.sum())) or ends_in_nul.any():
-
-                def save(name: str, _: Any, dtype: Any, parts: Any) -> None:
+                for name, _, dtype, parts in text_arrays(prefix, names, len(order)):
                     writer.save(f"{name}.npy", dtype, parts)
-
-                return write_texts(save, prefix, names, len(order))
+                return
             kind = np.dtype(f"<U{max(width, 1)}")
         parts = (part.astype(kind, copy=False) for part in label_parts(names, len(order)))
         writer.save(f"{prefix}ids.npy", kind, parts)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from rgals.datasets.ids import write_labels
+from rgals.datasets.ids import label_arrays
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
@@ -145,5 +145,7 @@ def _write_npz(file: BinaryIO, batches: Batches, task: Any) -> None:
         shape = len(task), task.n
         member("item", shape, "<i4", (ids for _, ids, _ in batches()))
         member("score", shape, task.dtype, (scores for _, _, scores in batches()))
-        write_labels(member, "user_", task.names, len(task))
-        write_labels(member, "item_", lambda start, stop: task.items[start:stop], len(task.items))
+        users = label_arrays("user_", task.names, len(task))
+        items = label_arrays("item_", lambda start, stop: task.items[start:stop], len(task.items))
+        for array in chain(users, items):
+            member(*array)
