@@ -1,7 +1,6 @@
 """The data preparation of the RG-loss paper: threshold, k-core, per-user 80/10/10."""
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,18 @@ from rgals.matrix.entries import core_members, random_parts
 from rgals.runtime.checks import check_choice, check_random_state
 from rgals.runtime.errors import InputError
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a data set is prepared."""
-
-    min_value: float | None  # ratings from this on are positive; None: every interaction is
-    core: int  # users and items with fewer interactions are removed until none is left
-    size: tuple[int, int, int] | None = None  # users, items, interactions after that: Table 5 of the paper
-
-
+# How data sets are prepared: ratings from which on are positive (None: every interaction is); with how many
+# interactions users and items stay; users, items and interactions after that, of Table 5 of the paper.
+#
 # The paper says that ratings below 3 are no positives of Electronics either. The numbers of its Table 5 are
 # those of the published 5-core file with all its ratings, though, so nothing can have been removed from it.
 _SIZES = ("100k", "1m", "10m", "20m", "25m")
-RECIPES: dict[str, Recipe] = dict.fromkeys([f"ml-{size}" for size in _SIZES], Recipe(3.0, 5))
-RECIPES["ml-10m"] = Recipe(3.0, 5, (69_815, 9_888, 8_240_192))
-RECIPES["amazon-electronics"] = Recipe(None, 5, (192_403, 63_001, 1_689_188))
-RECIPES["steam"] = Recipe(None, 5, (281_204, 11_961, 3_484_497))
-RECIPES["simplewiki-links"] = Recipe(None, 20, (129_404, 129_432, 13_715_724))
+_Recipe = tuple[float | None, int, tuple[int, int, int] | None]
+RECIPES: dict[str, _Recipe] = dict.fromkeys([f"ml-{size}" for size in _SIZES], (3.0, 5, None))
+RECIPES["ml-10m"] = (3.0, 5, (69_815, 9_888, 8_240_192))
+RECIPES["amazon-electronics"] = (None, 5, (192_403, 63_001, 1_689_188))
+RECIPES["steam"] = (None, 5, (281_204, 11_961, 3_484_497))
+RECIPES["simplewiki-links"] = (None, 20, (129_404, 129_432, 13_715_724))
 
 
 def prepare_paper(
@@ -80,19 +73,19 @@ def prepare_paper(
     >>> ready.train.shape == ready.test.shape, bool(ready.matrix.data.max() == 1)
     (True, True)
     """
-    recipe = RECIPES[check_choice("name", name, tuple(RECIPES))]
+    min_value, core, size = RECIPES[check_choice("name", name, tuple(RECIPES))]
     check = data is None if check is None else check
     if data is None:
         data = fetch(name, folder=folder, **fetch_options)
-    if recipe.min_value is not None:
-        data = given(data).where(data.matrix, data.matrix.data >= np.float32(recipe.min_value))
-    users, items = core_members(data.matrix, recipe.core, recipe.core)
+    if min_value is not None:
+        data = given(data).where(data.matrix, data.matrix.data >= np.float32(min_value))
+    users, items = core_members(data.matrix, core, core)
     data = data.take(users, items)
     got = (data.n_users, data.n_items, data.nnz)
     if data.nnz == 0:
-        raise InputError(f"{name}: nothing is left, no users and items have {recipe.core} interactions each")
-    if check and recipe.size is not None and got != recipe.size:
-        but = f"but Table 5 states {recipe.size}. Give check=False to use it all the same"
+        raise InputError(f"{name}: nothing is left, no users and items have {core} interactions each")
+    if check and size is not None and got != size:
+        but = f"but Table 5 states {size}. Give check=False to use it all the same"
         raise InputError(f"{name}, prepared as in the paper, has users, items and interactions {got}, {but}")
     ones = np.ones(data.nnz, np.float32)
     matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)

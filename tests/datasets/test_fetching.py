@@ -661,7 +661,7 @@ def test_the_registry_is_complete():
 
 def test_preparation_is_threshold_core_and_split(site, monkeypatch, tmp_path, ratings):
     served(site, monkeypatch, "ml-10m", movielens("ml-10m", ratings))
-    monkeypatch.setitem(paper.RECIPES, "ml-10m", replace(paper.RECIPES["ml-10m"], size=None))
+    monkeypatch.setitem(paper.RECIPES, "ml-10m", (3.0, 5, None))
     ready = prepare_paper("ml-10m", folder=tmp_path, progress=False, random_state=3)
     raw = fetch("ml-10m", folder=tmp_path, progress=False)
     assert ready.n_users < raw.n_users or ready.nnz < raw.nnz
