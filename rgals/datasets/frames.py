@@ -65,10 +65,10 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
     names = list(frame.column_names if is_arrow else frame.columns)
     at = choose(names, wanted, origin)
-    return _columns({role: take(position) for role, position in at.items()}, origin)
+    return columns_of({role: take(position) for role, position in at.items()}, origin)
 
 
-def _columns(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:
+def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:
     """Columns of what holds each role; None, or no such role, where nothing does."""
     where = partial(row.format, origin)
     if not len(given["user"]):
@@ -77,12 +77,6 @@ def _columns(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Col
     numbers = {role: number_column(given[role], role, where) for role in told}
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
     return Columns(user, item, where, numbers.get("value"), given.get("timestamp"), numbers.get("split"))
-
-
-def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
-    """Columns of a parquet file."""
-    ((columns, _),) = parquet_parts(path, wanted)
-    return _columns(columns, str(path))
 
 
 def parquet_parts(
@@ -129,7 +123,7 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
     if wanted["value"] is None:
         given["value"] = None
-    return _columns(given, f"the {type(source).__name__} of arrays", "row {1}")
+    return columns_of(given, f"the {type(source).__name__} of arrays", "row {1}")
 
 
 def matrix_columns(X: Any) -> Columns:

@@ -147,7 +147,8 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         path = Path(source)
         kind = form_of(path, wanted, form, text)
         if kind == "parquet":
-            return frames.parquet_columns(path, wanted)
+            ((columns, _),) = frames.parquet_parts(path, wanted)
+            return frames.columns_of(columns, str(path))
         if kind == "npz":
             return frames.read_npz(path)
         if kind == "table":
