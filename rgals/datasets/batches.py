@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgals.datasets.columns import Batches
 from rgals.datasets.frames import number_column, parquet_parts
 from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
 from rgals.datasets.interactions import refuse_missing
-from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
+from rgals.datasets.layout import DOUBLED, Layout, detect
 from rgals.datasets.read import form_of
-from rgals.datasets.text import Batches, arrow_batches, csv_batches, line_batches, pairs, refuse_header
+from rgals.datasets.text import arrow_batches, line_batches, pairs, refuse_header
 from rgals.matrix.store import DESCRIPTION
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
@@ -73,9 +74,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             for role in ("user", "item"):
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
-            done = int(share * os.path.getsize(path))
             user, item = (_ids(part[role], role, where) for role in ("user", "item"))
-            yield Batch(user, item, value, where, False, done)
+            yield Batch(user, item, value, where, False, int(share * os.path.getsize(path)))
             first += len(user)
         return
     if form in ("jsonl", "lists"):
@@ -106,11 +106,11 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             if layout.names is not None:
                 refuse_header(layout, again, first)
             user, item = ids
-            yield Batch(user, item, part.get("value"), partial(locate, layout, first=first), True, done)
+            yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done)
             first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
-            check(layout)  # names the line, if one breaks a rule
+            layout.check()  # names the line, if one breaks a rule
         raise
     if not first:
         raise FileFormatError(f"{path} holds no rows")
@@ -144,7 +144,7 @@ def _rows(layout: Layout) -> Batches:
             yield part, at
             done += len(part["user"])
         return
-    for part, at in csv_batches(layout):
+    for part, at in layout.csv_batches():
         known = min(done, len(part["user"]))
         done -= known
         if known < len(part["user"]):

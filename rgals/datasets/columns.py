@@ -1,12 +1,15 @@
 """Which column of a table holds the users, the items, the values and the timestamps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 
 ROLES = ("user", "item", "value", "timestamp", "split")
+IDS, NUMBERS = ("user", "item"), ("value", "split")
+# Columns by role of some rows after the other, ids and times as texts, and how many bytes are read.
+Batches = Iterator[tuple[dict[str, Any], int]]
 AUTOMATIC: dict[str, Any] = dict(zip(ROLES, (None, None, "auto", "auto", "auto"), strict=True))
 _SHOWN = 30  # column names in a message
 

@@ -1,6 +1,6 @@
 """How the text of a file is cut into rows and columns, and what its rows are.
 
-The rules are those of Python's csv module; `rows` names the line of whatever breaks them.
+The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
 """
 
 import bz2
@@ -19,12 +19,15 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import KNOWN_NAMES, choose, plain_name
-from rgals.datasets.interactions import is_number
+from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name
+from rgals.datasets.interactions import is_number, numbers
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError, ParameterError
 
 _SNIFF_BYTES = 1 << 20
 _MAX_LINE = _SNIFF_BYTES // 2  # characters of a table
+_BATCH = 1 << 10  # rows: few enough to stay in the processor's caches
+_TOO_LONG = "the line is longer than {} characters; this is no table of interactions".format
 # Of a file with a record a line: lists of items can be long, mysqldump writes statements of up to 16 MiB.
 LONGEST = 1 << 26
 Place = Path | zipfile.Path  # of a file, which may lie in an archive
@@ -34,19 +37,6 @@ _DELIMITERS = ("\t", ",", ";", "|", " ")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _OPENERS[b""] = nullcontext
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the text of a file is to be cut."""
-
-    path: Place
-    delimiter: str
-    encoding: str
-    names: list[str] | None  # those of a header
-    n_fields: int
-    at: dict[str, int]  # the position of every role that a column has
-    starts_blank: bool
 
 
 @contextmanager
@@ -80,7 +70,7 @@ def open_lines(path: Place, encoding: str, most: int = _MAX_LINE, **how: Any) ->
         def lines() -> Iterator[str]:
             for number, line in enumerate(iter(partial(file.readline, most), ""), 1):
                 if len(line) == most and line[-1] not in "\r\n":
-                    raise _too_long(path, number, line, most)
+                    raise bad(path, number, _TOO_LONG(most), line)
                 yield line
 
         yield lines()
@@ -91,61 +81,11 @@ def bad(path: Place, number: int, problem: str, text: str) -> FileFormatError:
     return FileFormatError(f"{path}, line {number}: {problem}: {shown(text)}")
 
 
-def _too_long(path: Place, number: int, line: str, most: int = _MAX_LINE) -> FileFormatError:
-    problem = f"the line is longer than {most} characters; this is no table of interactions"
-    return bad(path, number, problem, line)
-
-
 def cut(lines: Iterable[str], delimiter: str) -> Any:
     """Python's csv module reading the fields of every row, which may hold `DOUBLED`."""
     if delimiter == "::":
         lines, delimiter = (line.replace("::", DOUBLED) for line in lines), DOUBLED
     return csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == " ")
-
-
-def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of every row but the header and blank ones; every quote must be closed."""
-    before, is_header = 0, layout.names is not None
-    try:
-        with open_lines(layout.path, layout.encoding) as lines:
-            reader = cut(chain(lines, [END]), layout.delimiter)
-            for row in takewhile([END].__ne__, reader):
-                if row and row[-1].endswith(END):
-                    raise complain(layout, before + 1, row, "a quote is opened and never closed")
-                if row and not is_header:
-                    yield reader.line_num, [field.replace(DOUBLED, "::") for field in row]
-                is_header &= not row
-                before = reader.line_num
-    except csv.Error as error:
-        problem = f"{error}; is a quote opened and never closed?"
-        raise FileFormatError(f"{layout.path}, line {before + 1}: {problem}") from error
-    except UnicodeError as error:
-        raise undecodable(layout.path, layout.encoding, error) from error
-
-
-def check(layout: Layout) -> None:
-    """Raise for the first row that breaks a rule; called when something did not fit."""
-    delimiter = {"\t": "tab", " ": "space"}.get(layout.delimiter, repr(layout.delimiter))
-    for number, row in rows(layout):
-        if len(row) != layout.n_fields:
-            problem = f"expected {layout.n_fields} fields separated by {delimiter}, found {len(row)}"
-            raise complain(layout, number, row, problem)
-        for role, at in layout.at.items():
-            if role in ("user", "item") and not row[at].strip():
-                raise complain(layout, number, row, f"the {role} is empty")
-            if role in ("value", "split") and not is_number(row[at]):
-                raise complain(layout, number, row, f"the {role} {row[at]!r} is not a number")
-
-
-def complain(layout: Layout, number: int, row: list[str], problem: str) -> FileFormatError:
-    """The error for a row that breaks a rule."""
-    return bad(layout.path, number, problem, layout.delimiter.join(row))
-
-
-def locate(layout: Layout, k: int, first: int = 0) -> str:
-    """The file and line of row ``k``, counted from ``first``, with its content."""
-    number, row = next(islice(rows(layout), first + k, None))
-    return f"{layout.path}, line {number} ({shown(layout.delimiter.join(row))})"
 
 
 def undecodable(path: Place, encoding: str, error: UnicodeError) -> FileFormatError:
@@ -173,6 +113,89 @@ def known_encoding(encoding: str) -> str:
     return "utf-8-sig" if name == "utf-8" else name
 
 
+def numbered(
+    path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
+    bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
+    encoding = known_encoding(encoding)
+    try:
+        with open_lines(path, encoding, LONGEST, errors=errors, newline="\n") as lines, bar:
+            for number, line in enumerate(lines, 1):
+                if text := line.strip("\ufeff\r\n\t "):
+                    yield number, text
+                if number % 10_000 == 0:
+                    bar.update(10_000)
+    except UnicodeError as error:
+        raise undecodable(path, encoding, error) from error
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the text of a file is to be cut."""
+
+    path: Place
+    delimiter: str
+    encoding: str
+    names: list[str] | None  # those of a header
+    n_fields: int
+    at: dict[str, int]  # the position of every role that a column has
+    starts_blank: bool
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number and fields of every row but the header and blank ones; every quote must be closed."""
+        before, is_header = 0, self.names is not None
+        try:
+            with open_lines(self.path, self.encoding) as lines:
+                reader = cut(chain(lines, [END]), self.delimiter)
+                for row in takewhile([END].__ne__, reader):
+                    if row and row[-1].endswith(END):
+                        raise self.complain(before + 1, row, "a quote is opened and never closed")
+                    if row and not is_header:
+                        yield reader.line_num, [field.replace(DOUBLED, "::") for field in row]
+                    is_header &= not row
+                    before = reader.line_num
+        except csv.Error as error:
+            problem = f"{error}; is a quote opened and never closed?"
+            raise FileFormatError(f"{self.path}, line {before + 1}: {problem}") from error
+        except UnicodeError as error:
+            raise undecodable(self.path, self.encoding, error) from error
+
+    def csv_batches(self) -> Batches:
+        """The rows of a file by Python's csv module."""
+        with open_lines(self.path, self.encoding) as lines:
+            table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), self.delimiter)))
+            if self.names is not None:
+                next(table)
+            while batch := list(islice(table, _BATCH)):
+                columns = list(zip(*batch, strict=True))
+                if len(columns) != self.n_fields or batch[-1][-1].endswith(END):
+                    raise ValueError("a quote is never closed, or all rows have another number of fields")
+                yield {r: numbers(columns[k]) if r in NUMBERS else columns[k] for r, k in self.at.items()}, 0
+
+    def check(self) -> None:
+        """Raise for the first row that breaks a rule; called when something did not fit."""
+        delimiter = {"\t": "tab", " ": "space"}.get(self.delimiter, repr(self.delimiter))
+        for number, row in self.rows():
+            if len(row) != self.n_fields:
+                problem = f"expected {self.n_fields} fields separated by {delimiter}, found {len(row)}"
+                raise self.complain(number, row, problem)
+            for role, at in self.at.items():
+                if role in IDS and not row[at].strip():
+                    raise self.complain(number, row, f"the {role} is empty")
+                if role in NUMBERS and not is_number(row[at]):
+                    raise self.complain(number, row, f"the {role} {row[at]!r} is not a number")
+
+    def complain(self, number: int, row: list[str], problem: str) -> FileFormatError:
+        """The error for a row that breaks a rule."""
+        return bad(self.path, number, problem, self.delimiter.join(row))
+
+    def locate(self, k: int, first: int = 0) -> str:
+        """The file and line of row ``k``, counted from ``first``, with its content."""
+        number, row = next(islice(self.rows(), first + k, None))
+        return f"{self.path}, line {number} ({shown(self.delimiter.join(row))})"
+
+
 def sample(path: Place, encoding: str) -> list[str]:
     """The first lines of a file, complete ones only, after checks that this is text at all."""
     with open_bytes(path) as raw:
@@ -192,7 +215,7 @@ def sample(path: Place, encoding: str) -> list[str]:
     lines = io.StringIO(text.removeprefix("\ufeff"), newline=None).read().split("\n")
     # The last line is cut off by the sample; if that is longer than any may be, this is no table.
     if more and len(lines[-1]) > _MAX_LINE:
-        raise _too_long(path, len(lines), lines[-1])
+        raise bad(path, len(lines), _TOO_LONG(_MAX_LINE), lines[-1])
     if more or not lines[-1]:
         lines.pop()
     return lines[:200]
@@ -227,8 +250,7 @@ def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
     if named or any(isinstance(want, str) and want != "auto" for want in wanted.values()):
         return True
     # A first line without any number above lines with numbers is a header too.
-    below = rows[1] if len(rows) > 1 else []
-    return not any(map(is_number, first)) and any(map(is_number, below))
+    return not any(map(is_number, first)) and any(is_number(field) for row in rows[1:2] for field in row)
 
 
 def detect(

@@ -12,60 +12,26 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import choose
+from rgals.datasets.columns import IDS, NUMBERS, Batches, choose
 from rgals.datasets.ids import Coded, text_to_labels
-from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number, numbers
-from rgals.datasets.layout import (
-    DOUBLED,
-    END,
-    LONGEST,
-    Layout,
-    bad,
-    check,
-    cut,
-    detect,
-    known_encoding,
-    locate,
-    open_bytes,
-    open_lines,
-    sample,
-    undecodable,
-)
-from rgals.runtime.bars import Bar
+from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number
+from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, numbered, open_bytes, sample
 from rgals.runtime.errors import FileFormatError
 
-_BATCH = 1 << 10  # rows: few enough to stay in the processor's caches
 _BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuses longer fields
-_IDS, _NUMBERS = ("user", "item"), ("value", "split")
-# Columns by role of some rows after the other, ids and times as texts, and how many bytes are read.
-Batches = Iterator[tuple[dict[str, Any], int]]
 _PAIRS = 1 << 12  # of a batch
 _WHOLE = re.compile(r"[0-9]+").fullmatch
-_FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
+_FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(IDS, (int | str, "a text or an integer"))
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
-_FIELDS |= dict.fromkeys(_NUMBERS, (int | float, "a number"))
+_FIELDS |= dict.fromkeys(NUMBERS, (int | float, "a number"))
 Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
 Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
-
-
-def csv_batches(layout: Layout) -> Batches:
-    """The rows of a file by Python's csv module."""
-    with open_lines(layout.path, layout.encoding) as lines:
-        table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), layout.delimiter)))
-        if layout.names is not None:
-            next(table)
-        while batch := list(islice(table, _BATCH)):
-            columns = list(zip(*batch, strict=True))
-            if len(columns) != layout.n_fields or batch[-1][-1].endswith(END):
-                raise ValueError("a quote is never closed, or all rows have another number of fields")
-            yield {r: numbers(columns[k]) if r in _NUMBERS else columns[k] for r, k in layout.at.items()}, 0
 
 
 def _suits_arrow(layout: Layout) -> bool:
@@ -106,8 +72,8 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
     names = [f"f{k}" for k in range(step * (layout.n_fields - 1) + 1)]
     between = [name for k, name in enumerate(names) if k % step]
     types = dict.fromkeys(between, pa.null())
-    types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in _IDS}
-    types |= {at[role]: pa.float64() for role in _NUMBERS if role in at}
+    types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in IDS}
+    types |= {at[role]: pa.float64() for role in NUMBERS if role in at}
     header: dict[str, Any] = {"column_names": names, "skip_rows": int(layout.names is not None)}
     used, nulls = [*at.values(), *between], [""] if between else []
     parse = pa_csv.ParseOptions(delimiter=layout.delimiter[0])
@@ -123,7 +89,7 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
                 found = {role: batch.column(name) for role, name in at.items()}
                 if any(column.null_count for column in found.values()):
                     raise ValueError("a field is empty")
-                found |= {role: np.asarray(found[role]) for role in found.keys() - _IDS}
+                found |= {role: np.asarray(found[role]) for role in found.keys() - IDS}
                 time = found.get("timestamp", np.empty(0, int))
                 if time.dtype not in (np.int64, np.float64) or not np.isfinite(time).all():
                     raise ValueError("the timestamps are no finite numbers")
@@ -142,18 +108,16 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
         raise ValueError("an id is empty")
     if layout.names is not None:
         again = np.ones(len(raw["user"]), bool)
-        for role, texts in zip(_IDS, distinct, strict=True):
-            is_name = [text == layout.names[layout.at[role]] for text in texts]
-            again &= np.array(is_name)[raw[role]]
+        for role, texts in zip(IDS, distinct, strict=True):
+            again &= np.array([text == layout.names[layout.at[role]] for text in texts])[raw[role]]
         refuse_header(layout, again)
-    return _columns(raw, distinct, partial(locate, layout), text_to_labels)
+    return _columns(raw, distinct, layout.locate, text_to_labels)
 
 
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
     """Raise where a row, counted from ``first``, is ``again`` the header."""
     if again.any():
-        where = locate(layout, int(again.argmax()), first)
-        raise FileFormatError(f"{where}: the header occurs a second time")
+        raise FileFormatError(f"{layout.locate(int(again.argmax()), first)}: the header occurs a second time")
 
 
 def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **options: Any) -> Columns:
@@ -163,30 +127,13 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
         with suppress(ValueError):  # the rules accept what pyarrow does not, or name its line
             return _collected(layout, arrow_batches(layout, whole=True))
     try:
-        return _collected(layout, csv_batches(layout))
+        return _collected(layout, layout.csv_batches())
     except (ValueError, csv.Error):
-        check(layout)
+        layout.check()
         raise
 
 
 # ------------------------------------------------------------------ records and lists
-
-
-def numbered(
-    path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
-) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
-    bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
-    encoding = known_encoding(encoding)
-    try:
-        with open_lines(path, encoding, LONGEST, errors=errors, newline="\n") as lines, bar:
-            for number, line in enumerate(lines, 1):
-                if text := line.strip("\ufeff\r\n\t "):
-                    yield number, text
-                if number % 10_000 == 0:
-                    bar.update(10_000)
-    except UnicodeError as error:
-        raise undecodable(path, encoding, error) from error
 
 
 def line_batches(lines: Iterator[Pair]) -> Iterator[dict[str, Any]]:
@@ -194,7 +141,7 @@ def line_batches(lines: Iterator[Pair]) -> Iterator[dict[str, Any]]:
     while some := list(islice(lines, _PAIRS)):
         at, found = zip(*some, strict=True)
         columns: dict[str, Any] = {role: [pair[role] for pair in found] for role in found[0]}
-        columns |= {role: np.array(columns[role], float) for role in columns.keys() & {*_NUMBERS}}
+        columns |= {role: np.array(columns[role], float) for role in columns.keys() & {*NUMBERS}}
         yield columns | {"line": np.array(at)}
 
 
@@ -219,7 +166,7 @@ def gathered(
 
 def _columns(raw: dict[str, Any], known: list[list], where: Callable[[int], str], labels: Labels) -> Columns:
     """Columns of what was collected."""
-    user, item = (labels(raw[role], ids) for role, ids in zip(_IDS, known, strict=True))
+    user, item = (labels(raw[role], ids) for role, ids in zip(IDS, known, strict=True))
     return Columns(user, item, where, raw.get("value"), raw.get("timestamp"), raw.get("split"))
 
 
@@ -247,22 +194,20 @@ def records(
             if field is None:
                 raise bad(path, number, f"the {role} ({key!r}) is missing", line)
             fits = isinstance(field, kinds) and not isinstance(field, bool) and str(field).strip()
-            if not fits or (role in _NUMBERS and not is_number(field)):  # as an integer beyond all floats
+            if not fits or (role in NUMBERS and not is_number(field)):  # as an integer beyond all floats
                 raise bad(path, number, f"the {role} must be {what}", line)
-        yield number, {r: record[k] if r in _NUMBERS else str(record[k]) for r, k in keys.items()}
+        yield number, {r: record[k] if r in NUMBERS else str(record[k]) for r, k in keys.items()}
 
 
-def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8") -> Iterator[Pair]:
+def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Iterator[Pair]:
     """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
+    if form == "lists":
+        return lists(path, encoding)
 
-    def keys_of(names: list[str]) -> dict[str, str]:
-        at = choose(names, wanted, str(path))
-        return {role: names[position] for role, position in at.items()}
+    def keys_of(names: list[str]) -> dict[str, str]:  # those of the first object are the columns
+        return {role: names[at] for role, at in choose(names, wanted, str(path)).items()}
 
-    if form == "jsonl":  # the keys of the first are the names of the columns
-        yield from records(path, keys_of, encoding=encoding)
-        return
-    yield from lists(path, encoding)
+    return records(path, keys_of, encoding=encoding)
 
 
 def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bool = False) -> Iterator[Pair]:
