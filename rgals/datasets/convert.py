@@ -138,9 +138,7 @@ def convert(
     files = files_of(sources)
     with _folder(target) as folder:
         sides, n, valued = _spill(files, folder, room, options)
-        writer = Writer(folder)
-        shape, nnz = _write(writer, sides, n, valued, room, options)
-        writer.describe(shape, nnz)
+        _write(Writer(folder), sides, n, valued, room, options)
     return open_matrix(out)
 
 
@@ -263,24 +261,20 @@ class _Buckets:
         return read_ahead(take, range(self.n))
 
 
-def _write(
-    writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options
-) -> tuple[tuple[int, int], int]:
-    """All files of the store; its shape and number of interactions."""
+def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options) -> None:
+    """All files of the store."""
     users, items = sides
     counts, ranks = users.counts.copy(), []
     for side in sides:
         side.sort()
         ranks.append(np.empty_like(side.order))
         ranks[-1][side.order] = np.arange(side.known, dtype=np.int32)
-    held = sum(side.bytes + 16 * side.known for side in sides)
-    left = max(room - held, room // 4, _SOME)
+    left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _SOME)
     kind = np.float64 if valued else None
     buckets = _Buckets(writer.folder, counts[users.order], items.known, left, kind)
-    bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
     indices, values = writer.open("rows_indices.npy", np.int32), writer.open("rows_values.npy", np.float32)
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
-    with bar:
+    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
         for part in _chunks(writer.folder / _SPILLED, _ROW):
             user, item = ranks[0][part["user"]], ranks[1][part["item"]]
             buckets.add(user, item, part["value"] if valued else None)
@@ -319,7 +313,7 @@ def _write(
         writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
         os.unlink(before)
     _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
-    return shape, int(indptr[-1])
+    writer.describe(shape, int(indptr[-1]))
 
 
 def _merged(part: np.ndarray, sides: Sides, options: _Options) -> tuple[np.ndarray, np.ndarray]:
@@ -349,8 +343,7 @@ def _columns(
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
     buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
-    bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress)
-    with bar:
+    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
         at = 0
         parts = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
         for cols, *values in zip(*parts, strict=True):
