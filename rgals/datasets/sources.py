@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rgals.datasets.columns import AUTOMATIC
 from rgals.datasets.ids import sort_codes, text_to_labels
 from rgals.datasets.interactions import Columns
-from rgals.datasets.layout import bad
-from rgals.datasets.text import Pair, gathered, lists, numbered, read_text, records
+from rgals.datasets.layout import bad, numbered
+from rgals.datasets.text import Pair, gathered, lists, read_text, records
 from rgals.runtime.errors import FileFormatError
 
 _MOVIELENS = (
@@ -106,22 +107,6 @@ _ALL = (
     _lightgcn("amazon-book", "Amazon product data, UCSD", (52_643, 91_599, 2_984_108)),
 )
 SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
-_EVERY = dict.fromkeys(("user", "item", "value", "timestamp"), "auto") | {"split": None}
-
-
-# ------------------------------------------------------------------ a table in a zip archive
-
-
-def zip_table(path: Path, member: str) -> Columns:
-    """The table ``member`` of a zip archive, such as ``ml-1m/ratings.dat``."""
-    try:
-        archive = zipfile.ZipFile(path)
-        if member not in archive.namelist():
-            inside = ", ".join(archive.namelist()[:8])
-            raise FileFormatError(f"{path} does not hold {member}; it holds {inside}")
-        return read_text(zipfile.Path(archive, member), _EVERY, "auto")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise FileFormatError(f"{path} is no readable zip archive: {error}") from error
 
 
 # ------------------------------------------------------------------------ one pair after the other
@@ -207,9 +192,16 @@ _READERS: dict[str, Callable[..., Iterator[Pair]]] = {
 
 def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
     """The columns of the files of a data set, in the form in which it is published."""
-    if source.form == "zip":
-        return zip_table(paths[0], source.member)
-    read = partial(_READERS[source.form], progress=progress)
-    # Ids of records are texts, also those that look like numbers.
-    labels = sort_codes if source.form in ("json", "literal") else text_to_labels
-    return gathered(read, paths[: len(source.files)], labels)
+    if source.form != "zip":
+        read = partial(_READERS[source.form], progress=progress)
+        # Ids of records are texts, also those that look like numbers.
+        labels = sort_codes if source.form in ("json", "literal") else text_to_labels
+        return gathered(read, paths[: len(source.files)], labels)
+    try:
+        archive = zipfile.ZipFile(paths[0])
+        if source.member not in archive.namelist():
+            inside = ", ".join(archive.namelist()[:8])
+            raise FileFormatError(f"{paths[0]} does not hold {source.member}; it holds {inside}")
+        return read_text(zipfile.Path(archive, source.member), AUTOMATIC | {"split": None}, "auto")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise FileFormatError(f"{paths[0]} is no readable zip archive: {error}") from error

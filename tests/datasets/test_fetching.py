@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper, sources
+from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper
 from rgals.datasets.fetching import _NoDowngrade, download, published_md5
 from rgals.datasets.interactions import Interactions, build
 from rgals.datasets.sources import SOURCES, RemoteFile
@@ -540,17 +540,17 @@ def test_faults_in_archives(tmp_path, ratings):
     path = tmp_path / "ml.zip"
     path.write_bytes(zipped("other/ratings.dat", "1::2::3::4\n"))
     with pytest.raises(FileFormatError, match=r"does not hold ml-1m/ratings\.dat; it holds other/README"):
-        sources.zip_table(path, "ml-1m/ratings.dat")
+        fetching.parse(SOURCES["ml-1m"], [path])
     path.write_bytes(zipped("ml-1m/ratings.dat", lines(ratings, "{}::{}::{}::{}") + "7::8::many::9\n"))
     with pytest.raises(
         FileFormatError, match=rf"ml\.zip/ml-1m/ratings\.dat, line {len(ratings) + 1}: the value 'many'"
     ):
-        sources.zip_table(path, "ml-1m/ratings.dat")
+        fetching.parse(SOURCES["ml-1m"], [path])
     damaged = bytearray(movielens("ml-1m", ratings))
     damaged[len(damaged) // 2] ^= 0xFF
     path.write_bytes(damaged)
     with pytest.raises(FileFormatError, match="no readable zip archive|cut off or damaged"):
-        sources.zip_table(path, "ml-1m/ratings.dat")
+        fetching.parse(SOURCES["ml-1m"], [path])
     assert leftovers(tmp_path) == ["ml.zip"]
 
 
