@@ -151,12 +151,11 @@ class Interactions:
         >>> data.take([0], [0, 1])
         Interactions(1 users x 2 items, 2 interactions)
         """
-        numbers = np.arange(1, self.nnz + 1)
-        position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
-        position = position[users][:, items].tocsr()
-        position.sort_indices()
-        at = position.data - 1
-        matrix = sp.csr_array((self.matrix.data[at], position.indices, position.indptr), shape=position.shape)
+        place = sp.csr_array((np.arange(self.nnz), self.matrix.indices, self.matrix.indptr), shape=self.shape)
+        place = place[users][:, items].tocsr()
+        place.sort_indices()
+        at = place.data
+        matrix = sp.csr_array((self.matrix.data[at], place.indices, place.indptr), shape=place.shape)
         marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
@@ -184,9 +183,8 @@ class Interactions:
         """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
-        arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
-        arrays = {name: array.astype(np.int32) for name, array in arrays.items()}
-        arrays["rating"] = self.matrix.data.astype(np.float32)
+        user, item = entry_rows(self.matrix).astype(np.int32), self.matrix.indices.astype(np.int32)
+        arrays = {"user": user, "item": item, "rating": self.matrix.data.astype(np.float32)}
         if self.timestamp is not None:
             arrays["timestamp"] = self.timestamp
         if self.split is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.interactions import Interactions
-from rgals.matrix.entries import shuffled_within_rows
+from rgals.matrix.entries import at_positions, shuffled_within_rows
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import ParameterError
 
@@ -120,8 +120,7 @@ def make_implicit(
     popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent
     popularity /= popularity.sum()
     item_clusters = rng.permutation(np.arange(n_items) % n_clusters)
-    sizes = rng.dirichlet(np.full(n_clusters, 3.0))
-    user_clusters = rng.choice(n_clusters, n_users, p=sizes)
+    user_clusters = rng.choice(n_clusters, n_users, p=rng.dirichlet(np.full(n_clusters, 3.0)))
     tastes = 0.4 * rng.dirichlet(np.full(n_clusters, 0.3), n_users)
     tastes[np.arange(n_users), user_clusters] += 0.6
 
@@ -130,11 +129,10 @@ def make_implicit(
     degrees = np.clip(degrees, _MIN_DEGREE, n_items // 2).astype(np.int64)
     keys = _draw(degrees, tastes, popularity, item_clusters, noise, rng)
     users, items = np.divmod(keys, n_items)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=n_users), dtype=np.int64)])
     values = np.ones(len(keys), np.float32)
     if valued:
         values += rng.poisson(6.0 * tastes[users, item_clusters[items]] * rng.gamma(0.7, size=len(keys)))
-    matrix = sp.csr_array((values, items.astype(np.int32), indptr), shape=(n_users, n_items))
+    matrix = at_positions(keys, (n_users, n_items), values).to_scipy()
     user_ids, item_ids = np.arange(n_users), np.arange(n_items)
     if labels == "text":
         width = max(4, len(str(n_users - 1)))
