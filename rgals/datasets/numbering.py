@@ -23,9 +23,8 @@ class Numbering:
         self.beside: Numbering | None = None
         self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
         self.trimmed = False  # texts of a text file, which are integers where all of them are
-        counts = np.zeros(_FIRST, np.int64)
         table, ends = np.zeros(4 * _FIRST, np.int32), np.zeros(_FIRST + 1, np.int64)
-        self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), counts)
+        self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), np.zeros(_FIRST, np.int64))
 
     @property
     def counts(self) -> np.ndarray:
@@ -88,13 +87,11 @@ class Numbering:
                 f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
         # In place where the system can: a copy would take as much again.
-        for array, room in ((counts, n), (ends, n + 1), (text, size)):
+        is_full = slots > len(table)
+        for array, room in ((table, slots), (counts, n), (ends, n + 1), (text, size)):
             array.resize(room, refcheck=False)
-        self._names = Names(table, ends, text, counts)
-        if slots > len(table):
-            self._names = Names(np.zeros(0, np.int32), ends, text, counts)
-            del table
-            self._names = Names(np.zeros(slots, np.int32), ends, text, counts)
+        if is_full:
+            table[:] = 0
             texts.fill(self._names, self.known)
 
     def sort(self) -> None:
