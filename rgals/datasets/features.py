@@ -57,10 +57,8 @@ def read_features(
     new = np.flatnonzero(at < 0)
     refuse_kind(known, rows.labels, name)
     at[new] = n + np.arange(len(new))
-    pairs = features.tocoo()
-    place = at[pairs.coords[0]], pairs.coords[1]
-    shape = n + len(new), features.shape[1]
-    found = sp.csr_array((pairs.data, place), shape=shape)
+    pairs, shape = features.tocoo(), (n + len(new), features.shape[1])
+    found = sp.csr_array((pairs.data, (at[pairs.row], pairs.col)), shape=shape)
     return found, joined(ids, rows.labels[new]), encoding, np.isin(np.arange(shape[0]), at)
 
 
@@ -82,8 +80,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
     """Objects as numbers, where all are, or as texts; missing ones are alike in frames of all packages."""
     if values.dtype != object:
         return values
-    numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    if numbers:
+    if all(isinstance(value, Real) and not isinstance(value, bool) for value in values):
         return values.astype(np.float64)
     return np.array(["nan" if str(v) in ("None", "NaT", "<NA>") else str(v) for v in values], object)
 

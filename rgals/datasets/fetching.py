@@ -215,9 +215,8 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
             done = 0
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
             raise ConnectionError("the server continued at another place than asked for")
-        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        if tag.startswith("W/"):  # a weak tag does not promise equal bytes
-            tag = answer.headers.get("Last-Modified") or ""
+        tags = [answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")]
+        tag = next((tag for tag in tags if tag and not tag.startswith("W/")), "")  # weak: bytes may differ
         meta.write_text(json.dumps({"url": url, "tag": tag}))
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
@@ -232,14 +231,13 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
     """Raise a `ConnectionError` if the finished file is not what was asked for; it is removed then."""
-    magic = _MAGIC.get(target.suffix, b"")
     with open(part, "rb") as file:
         start = file.read(512)
     page = start.lstrip().lower().startswith((b"<!doctype", b"<html"))
     problem = ""
     if not start:
         problem = "the server sent nothing"
-    elif page or not start.startswith(magic):
+    elif page or not start.startswith(_MAGIC.get(target.suffix, b"")):
         problem = f"the server sent {'a web page' if page else 'something else'}, not the file"
     elif md5 is not None and (got := file_digest(part, "md5")) != md5:
         problem = f"the MD5 is {got}, but {md5} is published: the file is damaged or was changed"

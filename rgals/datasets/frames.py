@@ -63,8 +63,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
     is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
     take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
-    names = list(frame.column_names if is_arrow else frame.columns)
-    at = choose(names, wanted, origin)
+    at = choose(list(frame.column_names if is_arrow else frame.columns), wanted, origin)
     return columns_of({role: take(position) for role, position in at.items()}, origin)
 
 

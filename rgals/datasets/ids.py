@@ -346,8 +346,7 @@ class IdMap:
     def _could_be_label(self, x: int | str) -> bool:
         """Whether an array of the labels' type can hold ``x``."""
         if self.labels.dtype.kind == "U":
-            width = self.labels.dtype.itemsize // 4
-            return isinstance(x, str) and len(x) <= width and not x.endswith("\0")
+            return isinstance(x, str) and len(x) <= self.labels.dtype.itemsize // 4 and not x.endswith("\0")
         info = np.iinfo(self.labels.dtype)
         return isinstance(x, int) and info.min <= x <= info.max
 

@@ -16,7 +16,6 @@ from rgals.datasets.text import gathered, is_lists, pairs, read_text
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
 
-_PARQUET = b"PAR1"
 FORMS = ("auto", "table", "jsonl", "lists")
 # What reads files that are none of interactions; rgals takes the frame.
 _READERS = {"pandas.read_excel": ".xlsx .xls .xlsm .ods", "pandas.read_feather": ".feather .arrow .ipc"}
@@ -171,7 +170,7 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
     with open(path, "rb") as file:
         start = file.read(8)
-    if start.startswith(_PARQUET):
+    if start.startswith(b"PAR1"):
         return "parquet"
     if path.suffix == ".npz" or (start.startswith(_ZIP) and frames.holds_arrays(path)):
         _unnamed(path, wanted)
