@@ -209,8 +209,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
     except (OSError, ValueError, LookupError, TypeError):
         tag = ""  # without one, nothing says that the rest would belong to what is there
     done = part.stat().st_size if tag and part.exists() else 0
-    headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
-    with _ask(url, headers) as answer:
+    with _ask(url, {"Range": f"bytes={done}-", "If-Range": tag} if done else {}) as answer:
         if answer.status != 206:
             done = 0
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):

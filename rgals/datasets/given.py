@@ -138,8 +138,8 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
 
 def is_frame(X: Any) -> bool:
     """Whether something is a pandas or polars DataFrame or an arrow table."""
-    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
-    return any(hasattr(X, name) for name in each) and hasattr(X, "columns")
+    # One of the names of arrow, polars and pandas.
+    return any(hasattr(X, name) for name in ("column_names", "get_column", "iloc")) and hasattr(X, "columns")
 
 
 def _are(labels: np.ndarray, others: np.ndarray) -> bool:

@@ -60,9 +60,8 @@ class Interactions:
     split: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        n_users, n_items = self.matrix.shape
         more = [f", {name}" for name in ("timestamp", "split") if getattr(self, name) is not None]
-        size = f"{n_users:,} users x {n_items:,} items, {self.nnz:,} interactions"
+        size = f"{self.n_users:,} users x {self.n_items:,} items, {self.nnz:,} interactions"
         return f"{type(self).__name__}({size}{''.join(more)})"
 
     def __post_init__(self) -> None:
