@@ -305,7 +305,7 @@ class Runner:
 
     def _judged(self, model: Any, known: CSR) -> Any:
         """What `evaluate` takes for a model that was fitted to the training part."""
-        cutoffs = [metric.k for metric in self.metrics]
+        cutoffs = [metric.options.get("k") for metric in self.metrics]
         longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
         return outside.rankings(model, self._given_out, known, longest)
 

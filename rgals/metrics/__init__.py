@@ -36,7 +36,6 @@ from rgals.metrics.significance import (
 
 __all__ = ["Evaluation", "Judged", "Outranked", "evaluate", "evaluate_sampled", "evaluate_segments", "judge"]
 __all__ += ["average_precision", "capped_average_precision", "capped_recall", "f1", "hit_rate", "mrr"]
-__all__ += ["ndcg", "nrbp", "precision", "rbp", "recall", "auc", "partial_auc"]
+__all__ += ["ndcg", "nrbp", "precision", "rbp", "recall", "auc", "partial_auc", "dislike_rate"]
 __all__ += ["average_popularity", "coverage", "exposure", "gini", "novelty", "standard_error"]
-__all__ += ["dislike_rate"]
 __all__ += ["Comparison", "bootstrap_interval", "compare", "effect_size", "holm", "paired_test"]

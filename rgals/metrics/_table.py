@@ -20,12 +20,10 @@ class Metric:
     function: Callable[..., Any]
     needs: str = LISTS  # what it is computed from, one of the constants above
     also: tuple[str, ...] = ()  # other names
-    parameter: str | None = None  # keyword of the number in parentheses
-    check: Callable[[Any], float] | None = None  # returns that number as a float or raises `ParameterError`
-    kind: str = ""  # its row
+    # keyword of the number in parentheses, and what returns that as a float or raises `ParameterError`
+    number: tuple[str, Callable[[Any], float]] | None = None
     name: str = ""  # as given
-    k: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the function
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the function: the cutoff is k
 
 
 METRICS = {
@@ -38,11 +36,11 @@ METRICS = {
     "precision": Metric(lists.precision, also=("p", "prec")),
     "f1": Metric(lists.f1, also=("f", "f_score", "f_measure")),
     "hit_rate": Metric(lists.hit_rate, also=("hr", "hitrate", "hit", "hits", "hit_ratio", "success")),
-    "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
-    "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
+    "rbp": Metric(lists.rbp, number=("p", lists.check_persistence)),
+    "nrbp": Metric(lists.nrbp, number=("p", lists.check_persistence)),
     "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
     "auc": Metric(lists.auc, WHOLE, also=("roc_auc", "auroc")),
-    "pauc": Metric(lists.partial_auc, WHOLE, ("partial_auc",), "max_fpr", lists.check_rate),
+    "pauc": Metric(lists.partial_auc, WHOLE, ("partial_auc",), ("max_fpr", lists.check_rate)),
     "coverage": Metric(
         catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
     ),
@@ -67,21 +65,22 @@ def parts(name: Any) -> tuple[str, re.Match]:
 def parse(name: Any) -> Metric:
     """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"HR@10"``; errors list what is known."""
     kind, match = parts(name)
-    row, (_, parameter, cutoff) = METRICS[kind], match.groups()
+    row, (_, number, cutoff) = METRICS[kind], match.groups()
     if row.needs == WHOLE and cutoff is not None:
         raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
     if row.needs != WHOLE and (cutoff is None or int(cutoff) < 1):
         raise ParameterError("metrics", name, f"give a cutoff >= 1, for instance '{match[1]}@10'")
     options: dict[str, Any] = {} if cutoff is None else {"k": int(cutoff)}
-    if parameter is not None:
-        if row.parameter is None or row.check is None:
+    if number is not None:
+        if row.number is None:
             raise ParameterError("metrics", name, f"{match[1]} takes no parameter")
         try:
-            value = float(parameter)
+            value = float(number)
         except ValueError:
-            raise ParameterError("metrics", name, f"{parameter!r} is not a number") from None
-        options[row.parameter] = row.check(value)
-    return replace(row, kind=kind, name=name, k=None if cutoff is None else int(cutoff), options=options)
+            raise ParameterError("metrics", name, f"{number!r} is not a number") from None
+        keyword, check = row.number
+        options[keyword] = check(value)
+    return replace(row, name=name, options=options)
 
 
 def parse_all(names: str | Iterable[str]) -> list[Metric]:
@@ -100,8 +99,8 @@ def definitions() -> dict[str, tuple[tuple[str, ...], str]]:
     """By the form of its name, the other names of every metric, and its definition."""
     found = {}
     for name, row in METRICS.items():
-        form = name if row.parameter is None else f"{name}({row.parameter})"
-        text = inspect.getdoc(row.function) or ""
+        form = name if row.number is None else f"{name}({row.number[0]})"
         form += "" if row.needs == WHOLE else "@k"
+        text = inspect.getdoc(row.function) or ""
         found[form] = row.also, re.split(r"\n\n[A-Z][\w ]*\n---", text)[0]
     return found

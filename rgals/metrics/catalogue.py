@@ -106,6 +106,5 @@ def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray
     if ids.max(initial=-1) >= len(values):
         raise InputError(f"ranked holds item {ids.max()}, but counts has {len(values)} entries")
     shown = ids >= 0
-    length = shown.sum(axis=1)
     total = np.where(shown, values[ids], 0.0).sum(axis=1) if len(values) else np.zeros(len(ids))
-    return ratio(total, length)
+    return ratio(total, shown.sum(axis=1))

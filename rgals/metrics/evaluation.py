@@ -140,25 +140,21 @@ def evaluate(
     judged = served(model, train, test, cold, columns)
     asked = users_with_truth(judged, users)
     _warn_of_fitted(judged, asked)
-    means, each, rows = figures(judged, wanted, asked, batch_size, n_jobs)
+    means, each, rows = figures(judged, wanted, asked, n_jobs, batch_size)
     return (each, judged.named(rows)) if per_user else means
 
 
 def figures(
-    judged: Served,
-    wanted: Sequence[Metric],
-    rows: np.ndarray,
-    batch_size: int | None = None,
-    n_jobs: int | None = None,
+    judged: Served, wanted: Sequence[Metric], rows: np.ndarray, n_jobs: int | None, batch: int | None = None
 ) -> tuple[Evaluation, Evaluation, np.ndarray]:
     """Means over some rows, the figures of each that has test items outside train, and these rows."""
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
-    batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
+    batch = max(1, min(_BATCH, dense)) if batch is None else check_int("batch_size", batch, 1)
     needs = {metric.needs for metric in wanted}
     counted = seen if seen.nnz else judged.history
     known_by = counted.likes.col_counts if needs & {NOVELTY, POPULARITY} else None
-    n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
+    n = min(max(m.options.get("k", 0) for m in wanted), seen.n_cols)
     totals: dict[str, Any] = {metric.name: 0 for metric in wanted if metric.needs == EXPOSURE}
     blocks: dict[str, list[np.ndarray]] = {m.name: [] for m in wanted if m.needs != EXPOSURE}
     kept = [rows[:0]]
@@ -184,7 +180,7 @@ def figures(
             given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
         for m in wanted:
             if m.needs == EXPOSURE:
-                totals[m.name] += catalogue.exposure(lists, seen.n_cols, m.k)
+                totals[m.name] += catalogue.exposure(lists, seen.n_cols, **m.options)
             else:
                 blocks[m.name].append(m.function(*given[m.needs], **m.options))
         del answers  # scores are gone before the next are made
@@ -301,7 +297,7 @@ def evaluate_segments(
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
         name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
         part = replace(judged, truth=truth.where(group == k))
-        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)[0]
+        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs)[0]
     return found
 
 

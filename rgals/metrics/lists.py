@@ -8,6 +8,7 @@ above each relevant one.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,15 @@ from rgals.metrics._judged import Outranked, documented, ratio, top
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
+check_rate = partial(check_real, "max_fpr", minimum=0.0, maximum=1.0, open_min=True)
+
 _documented = documented(
     "ndarray of float64, shape (B,)\n    In [0, 1]; NaN for users without relevant items.",
     "from scipy.sparse import csr_array",
 )
 
 
-def _over_ideal(
-    hits: np.ndarray, n_truth: np.ndarray, k: int, discount: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
+def _over_ideal(hits: np.ndarray, n_truth: np.ndarray, k: int, discount: Callable) -> np.ndarray:
     """Discounted hits over their largest possible sum, that of ``min(k, T)`` hits at the top."""
     n_ranks = max(hits.shape[1], min(k, int(n_truth.max(initial=1))))  # no ideal list is longer than T
     weights = discount(np.arange(n_ranks))
@@ -271,8 +272,3 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     scale = max_fpr * counts.n_negatives * counts.n_truth
     users = np.repeat(np.arange(len(scale)), counts.n_truth)
     return ratio(np.bincount(users, area, minlength=len(scale)), scale)
-
-
-def check_rate(max_fpr: Any) -> float:
-    """Return ``max_fpr``, a number above 0 and up to 1."""
-    return check_real("max_fpr", max_fpr, 0.0, 1.0, open_min=True)

@@ -10,7 +10,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.metrics._judged import Judged
 from rgals.metrics._served import served, users_with_truth
-from rgals.metrics._table import parse_all
+from rgals.metrics._table import parse_all, parts
 from rgals.runtime.checks import check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
@@ -89,7 +89,7 @@ def evaluate_sampled(
     """
     wanted = parse_all(metrics)
     for metric in wanted:
-        if metric.kind not in ("hit_rate", "ndcg", "mrr"):
+        if parts(metric.name)[0] not in ("hit_rate", "ndcg", "mrr"):
             raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
     check_int("n_negatives", n_negatives, 1)
     judged = served(model, train, test, "empty", columns)
