@@ -258,11 +258,10 @@ class Protocol:
         users, items = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
         core: Any = self.core if self.core is not None else ((1, 1) if self.min_value is not None else None)
         if core is not None:
-            found = k_core(matrix, core)
-            users, items = found.users, found.items
+            users, items = core_members(matrix, *check_core(core))
             inside = np.isin(entry_rows(matrix), users) & np.isin(matrix.indices, items)
             marks = None if marks is None else marks[inside]
-            matrix = found.matrix
+            matrix = matrix[users][:, items]
         if matrix.nnz == 0:
             raise InputError(f"nothing is left under the protocol: {self}")
         rng = check_random_state(self.seed)

@@ -130,7 +130,7 @@ class Measurement:
         ended = size(level, 1, 1 << 30)[1] <= self.iterations[-1]  # by its level, whatever n_iter is
         key = [self.name, level, params if ended else asked]
         splits = self.prepared.searched if level == TOP else self.prepared.cheap
-        return self._recorded(key, params, level, splits)
+        return self._recorded(key, params, level, splits, None)
 
     def confirmed(self, trial: Trial) -> Trial:
         """A setting in full, as it was taken, judged by the other splits."""
@@ -142,9 +142,7 @@ class Measurement:
         """A setting with iterations and a read-out that are known, judged by some splits."""
         return self._recorded([why, self.name, params, taken], params, level, splits, taken)
 
-    def _recorded(
-        self, key: list, params: dict, level: int, splits: list[Fold], taken: dict | None = None
-    ) -> Trial:
+    def _recorded(self, key: list, params: dict, level: int, splits: list[Fold], taken: dict | None) -> Trial:
         """What the journal has under a key, or else what is measured, which it has from then on; reported."""
         key_text = json.dumps(key, sort_keys=True, default=str)
         row = self.journal.get(key_text) if self.journal is not None else None
@@ -192,16 +190,10 @@ class Measurement:
         return self.price(self.prepared.searched, K, n_iter, looks)
 
     def price(
-        self,
-        splits: list[Fold],
-        K: int,
-        n_iter: Any,
-        looks: Any,
-        width: int | None = None,
-        weight: float = 0.0,
+        self, splits: list[Fold], K: int, n_iter: Any, looks: Any, width: int = 0, weight: float = 0.0
     ) -> float:
         """Of fits with so many iterations that are judged so many times, in default fits with that K."""
-        # `n_iter` and `looks`: of all fits, or of each; `width`: their factors, K without.
+        # `n_iter` and `looks`: of all fits, or of each; `width`: their factors, K where it is 0.
         n_iter, looks = (np.broadcast_to(number, len(splits)).tolist() for number in (n_iter, looks))
         width, total = width or K, 0.0
         for split, n, m in zip(splits, n_iter, looks, strict=True):
