@@ -1,6 +1,6 @@
 """Splitters that yield several folds: over users with fold-in, and over interactions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -104,18 +104,16 @@ class UserSplit(_Split):
         found = given(X, self.columns)
         matrix = found.csr()
         rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
-        for fold in self._folds(matrix.shape[0], rng).split(matrix):
-            train_users, test_users = map(np.sort, fold)
+        for drawn in self._drawn(matrix.shape[0], rng):
+            train_users, test_users = np.setdiff1d(np.arange(matrix.shape[0]), drawn), np.sort(drawn)
             told, held_out = split_interactions(found.take(matrix, test_users), shares, random_state=rng)
             yield UserFold(found.take(matrix, train_users), told, held_out, train_users, test_users)
 
-    def _folds(self, n_users: int, rng: np.random.RandomState) -> Any:
-        from sklearn.model_selection import KFold, ShuffleSplit  # costly to import
-
+    def _drawn(self, n_users: int, rng: np.random.RandomState) -> Iterable[np.ndarray]:
         if self.test_size is None:
             if n_users < self.n_splits:
                 raise ParameterError("n_splits", self.n_splits, f"give at most the {n_users} users of X")
-            return KFold(self.n_splits, shuffle=True, random_state=rng)
+            return np.array_split(rng.permutation(n_users), self.n_splits)
         if isinstance(self.test_size, float):
             check_real("test_size", self.test_size, 0.0, 1.0, open_min=True)
             size = int(np.ceil(self.test_size * n_users))
@@ -124,7 +122,7 @@ class UserSplit(_Split):
         if size >= n_users:
             why = f"leave some of the {n_users} users for training"
             raise ParameterError("test_size", self.test_size, why)
-        return ShuffleSplit(self.n_splits, test_size=size, random_state=rng)
+        return (rng.permutation(n_users)[:size] for _ in range(self.n_splits))
 
 
 @dataclass(eq=False)

@@ -235,8 +235,7 @@ def tune(
     check_choice("values", values, VALUES)
     check_int("random_state", random_state, 0, 2**32 - 1)
     X = given(X, columns)
-    if validation is not None:
-        validation = given(validation, columns, "validation")
+    validation = None if validation is None else given(validation, columns, "validation")
     prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit

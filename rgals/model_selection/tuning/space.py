@@ -21,8 +21,6 @@ READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _SIZES = tuple(64 << k for k in range(8))  # factors of K="auto", doubled while that pays
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
 _EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.9, 0.4)}
-_REACH = {"reg": 6.0}  # factor to either side of the rule; of a loss's own weight:
-_FAR = 10.0
 _EDGE = 0.05  # share of a range at either end that counts as its edge
 
 
@@ -178,7 +176,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     space: dict[str, Any] = {}
     for name, value in centre.items():
         if value and not name.endswith("_exponent"):
-            reach = _REACH.get(name, _FAR)
+            reach = 6.0 if name == "reg" else 10.0
             low = float(f"{value / reach:.4g}")
             space[name] = tuple(sorted((low, low * reach * reach)))
     known = inspect.signature(type(loss)).parameters

@@ -92,13 +92,11 @@ class Look:
     def read_out(self, exponents: tuple[float, ...], degrees: Degrees) -> None:
         """Judge the kept factors with exponents: outwards from the one nearest to 0, while that pays."""
         assert self.factors is not None and self.kept is not None
-        (users, items), kept = self.factors, self.kept
-        self.factors = None
+        (users, items), self.factors = self.factors, None
+        self.scores[0.0] = self.figures[self.kept]
 
         def judged(e: float) -> float:
-            if e == 0:
-                self.scores[e] = self.figures[kept]
-            else:
+            if e not in self.scores:
                 self.judged += 1
                 scaled = with_scale(items, readout_scale(degrees, e, items.dtype))
                 self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
