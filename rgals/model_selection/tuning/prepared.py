@@ -164,32 +164,28 @@ def _sampled(split: Fold) -> Fold:
 
 def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:
     """Of a fit, with hard negatives of that ``weight`` where it is not 0."""
-    around = _iteration(matrix.row_counts, matrix.col_counts, K)
+    around = _iteration(matrix, K)
     if not weight:
         return FIT + around * (n_iter + AROUND)
     hard, n_items = HardNegatives(weight), matrix.n_cols
     active, blocks = matrix.row_counts > 0, Blocks(hard, matrix.row_counts, n_items)
-    drawn = _with_pairs(matrix, blocks.n * active, K) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
+    drawn = _iteration(matrix, K, blocks.n * active) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
     # The last users: all of the catalogue is ranked, and rows have T pairs more.
     n_top = hard.n_top(n_items)
-    end = judge_cost(matrix.n_rows, n_items, K) + _with_pairs(matrix, n_top * active, K)
+    end = judge_cost(matrix.n_rows, n_items, K) + _iteration(matrix, K, n_top * active)
     draws = min(DRAWS, n_iter // 2)
     return FIT + around * (n_iter - draws + AROUND) + drawn * draws + end
 
 
-def _iteration(row_counts: np.ndarray, col_counts: np.ndarray, K: int) -> float:
+def _iteration(matrix: CSR, K: int, more: Any = 0) -> float:
     """Rows by the cheapest of dual, primal and conjugate gradients, and what all rows share."""
+    # `more`: pairs that rows have besides their own, spread evenly over the columns.
     total = 0.0
-    for counts in (row_counts, col_counts):
+    for counts in (matrix.row_counts + more, matrix.col_counts + np.sum(more) / matrix.n_cols):
         n = counts.astype(np.float64)
         factorised = np.minimum(n * n * K + n**3 / 3, n * K * K + K**3 / 3)
         total += np.minimum(factorised, STEPS * n * K).sum() + GATHER * K * n.sum() + SHARED * len(n) * K * K
     return float(total)
-
-
-def _with_pairs(matrix: CSR, more: np.ndarray, K: int) -> float:
-    """An iteration in which rows have so many pairs more, spread evenly over the columns."""
-    return _iteration(matrix.row_counts + more, matrix.col_counts + more.sum() / matrix.n_cols, K)
 
 
 def judge_cost(n_users: int, n_items: int, K: int) -> float:
