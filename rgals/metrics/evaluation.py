@@ -278,10 +278,9 @@ def evaluate_segments(
     popularity = judged.history.likes.col_counts
     if not popularity.any():
         raise InputError("there are no training interactions to count by; give train")
-    hidden, dropped = without_known(judged.truth, judged.seen)
+    truth, dropped = without_known(judged.truth, judged.seen)
     warn_of_dropped(dropped, stacklevel=3)
-    judged = replace(judged, truth=hidden)
-    rows, truth = users_with_truth(judged, None), judged.truth
+    rows = np.flatnonzero(truth.row_counts)
     if not len(rows):
         raise InputError(f"test (shape {truth.shape}) holds no interaction outside train")
     _warn_of_fitted(judged, rows)

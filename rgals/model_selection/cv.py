@@ -19,7 +19,7 @@ from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_l
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
-from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
+from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
@@ -242,8 +242,7 @@ class RGALSCV(RGALS):
         check_real("min_gain", self.min_gain, 0.0)
         check_int("n_iter", self.n_iter, 1)
         or_auto(check_int, "n_splits", self.n_splits, 1)
-        if self.validation_users is not None:
-            check_int("validation_users", self.validation_users, 1)
+        RANGES["int > 0, optional"]("validation_users", self.validation_users)
         check_choice("values", self.values, VALUES)
         first = self.K[0] if isinstance(self.K, list) and self.K else self.K
         RGALS(**{**self._common(0), "K": 1 if isinstance(first, str) and first == AUTO else first})._check({})

@@ -17,7 +17,7 @@ from rgals.model_selection.tuning.engine import find, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
-from rgals.runtime.checks import check_choice, check_int, check_real, record_of
+from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, record_of
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
 
@@ -66,8 +66,7 @@ class Search:
         if check_choice("sampler", self.sampler, ("gp", "optuna")) != "gp":
             said = "sampler='optuna' has gone, as 'gp' finds better settings; leave sampler out"
             warnings.warn(said, FutureWarning, stacklevel=3)
-        if self.max_users is not None:
-            check_int("max_users", self.max_users, 1)
+        RANGES["int > 0, optional"]("max_users", self.max_users)
         if self.time_limit is not None:
             check_real("time_limit", self.time_limit, 0.0)
 

@@ -92,16 +92,13 @@ def search(
     # `min_gain`, relatively. `trials` is filled as the search goes on, so that what was found before
     # `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder.
     done: list[Trial] = [] if trials is None else trials
-    seen: set[tuple] = set()
     spent = 0.0
 
     def run(point: np.ndarray, level: int, K: int, **more: Any) -> None:
         nonlocal spent
         params = {**space.params(point), "K": K, **more}
-        key = (level, *map(repr, params.values()))
-        if key in seen:
+        if any(t.level == level and t.params == params for t in done):
             return
-        seen.add(key)
         trial = measure(params, level)
         spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
@@ -155,8 +152,7 @@ def search(
 def _apart_first(ranked: list[np.ndarray]) -> list[np.ndarray]:
     """The order in which points go on: the best, the best of those far from all before, then the rest."""
     # Cheap figures are noisy, and a search that trusts them measures one peak many times.
-    first: list[np.ndarray] = []
-    rest: list[np.ndarray] = []
+    first, rest = list[np.ndarray](), list[np.ndarray]()
     for point in ranked:
         far = all(np.abs(point - other).max(initial=0.0) > _OTHER for other in first)
         (first if far else rest).append(point)

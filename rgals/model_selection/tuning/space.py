@@ -170,8 +170,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     >>> sorted(default_space(IALS(), X))
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
-    loss, small = get_loss(loss), min(X.shape)
-    ladder = [K for K in _SIZES[:5] if small >= K] or [max(1, small // 2)]
+    loss, ladder = get_loss(loss), list(_ladder(AUTO, X)[:5])
     centre = rule(loss, X, ladder[0])
     space: dict[str, Any] = {}
     for name, value in centre.items():
