@@ -164,8 +164,7 @@ def holm(p_values: Any) -> np.ndarray:
     p = _as_values("p_values", p_values)
     if ((p < 0) | (p > 1)).any():
         raise InputError("p_values must lie between 0 and 1")
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known], kind="stable")]
+    order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]
     out = np.full(len(p), np.nan)
     out[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(order), 0, -1)))
     return out

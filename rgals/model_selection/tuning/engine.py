@@ -49,8 +49,7 @@ def read_losses(given: Any) -> dict[str, Loss]:
     if not objects:
         raise ParameterError("loss", given, "give at least one loss")
     names = [next((n for n, kind in LOSSES.items() if kind is type(one)), one.name) for one in objects]
-    repeated = {name for name in names if names.count(name) > 1}
-    labels = [repr(one) if name in repeated else name for name, one in zip(names, objects, strict=True)]
+    labels = [repr(one) if names.count(name) > 1 else name for name, one in zip(names, objects, strict=True)]
     if len(set(labels)) != len(labels):
         raise ParameterError("loss", given, "give each loss once")
     return dict(zip(labels, objects, strict=True))

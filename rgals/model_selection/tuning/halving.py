@@ -17,7 +17,7 @@ ETA = 3  # one of so many settings goes on to the next level
 #: of the space: rank correlation with 12 iterations of K=64 over 25 settings of RG2 and of iALS on
 #: food-10core was .63 and .96 for two iterations from there, .55 and .66 for two from random, .84 and .90 for
 #: five.
-LEVELS: tuple[tuple[int | None, int | None], ...] = ((32, 2), (32, 5), (None, None))
+LEVELS = ((32, 2), (32, 5), (1 << 30, 1 << 30))
 TOP = len(LEVELS) - 1
 _CHEAP = 0.4  # share of the budget for the cheap levels,
 _MOST = (4.8, 1.6, 1.6)  # settings at each level for a fit of the budget, at most: more would fit the noise
@@ -57,8 +57,7 @@ Cost = Callable[[int, int, int | None], float]
 
 def size(level: int, K: int, n_iter: int) -> tuple[int, int]:
     """Factors and iterations of a fit at a level."""
-    most = LEVELS[level]
-    return min(K, most[0] or K), min(n_iter, most[1] or n_iter)
+    return min(K, LEVELS[level][0]), min(n_iter, LEVELS[level][1])
 
 
 def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:

@@ -115,8 +115,8 @@ def split_for_tuning(
     elif validation is not None:
         train = X.csr()
         known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
-        shape = {"n_rows": n_rows, "n_cols": n_cols, "dislikes": True}
-        held_out = as_csr(known, name="validation", **shape).to_scipy()
+        judges = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols, dislikes=True)
+        held_out = judges.to_scipy()
     else:
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
@@ -125,7 +125,7 @@ def split_for_tuning(
     if protocol is None and X.timestamp is not None:
         told = hidden = as_csr(X.timed, dtype=np.float32, dislikes=True)
         if validation is not None:
-            hidden = as_csr(known, name="validation", **shape)
+            hidden = judges
         elif hidden.times is not None:
             last = hidden.times >= np.quantile(hidden.times, _DEFAULT[0])
             told, hidden = hidden.where(~last), hidden.where(last)

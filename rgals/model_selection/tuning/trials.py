@@ -279,9 +279,8 @@ class Measurement:
                 model.fit(split.train, callbacks=look)
                 look.end(model)
             except NumericalError as error:
-                row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
                 cost = self.hard_cost(params, splits) if weight else self.cost(params["K"], level, last)
-                return {**row, "cost": cost}
+                return self._row({**shown, "readout_exponent": 0.0}, [0.0], started, cost, str(error))
             look.read_out(exponents, model._state().degrees)
             best = look.kept
             looks.append(look)
@@ -292,18 +291,18 @@ class Measurement:
         if not beyond_noise(found[e], found[plain]):
             e = plain
         shown |= {"n_iter": best, "readout_exponent": e}
-        row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, "")
         run, judged = [max(look.stops) for look in looks], [look.judged for look in looks]
-        row["cost"] = self.price(splits, params["K"], run, judged, width, weight)
+        cost = self.price(splits, params["K"], run, judged, width, weight)
+        row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, cost)
         if level == TOP:
             row["users"] = found[e].tolist()
         if reference:
             row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
         return row
 
-    def _row(self, params: dict, figures: list[float], started: float, fault: str) -> dict[str, Any]:
+    def _row(self, params: dict, figures: list[float], started: float, cost: float, fault: str = "") -> dict:
         found = {"params": params, self.metric: float(np.mean(figures)), "splits": figures}
-        return {**found, "seconds": time.perf_counter() - started, "error": fault}
+        return {**found, "seconds": time.perf_counter() - started, "error": fault, "cost": cost}
 
 
 @dataclass(frozen=True)
