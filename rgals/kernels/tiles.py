@@ -16,37 +16,65 @@ from rgals.kernels.vectors import Number
 # ---------------------------------------------------------------- products
 
 
-def _add_rows(e, c, a, b, depth, sign, rows, left=0):
-    """``C += sign A^T B`` for some rows, from column ``left`` on, in vectors that reach to the last."""
-    # Sums stay in registers; each step adds the outer product a_t b_t.
-    v = e.narrower(e.width - left)
-    acc = v.variables(len(rows))
-    with e.loop(depth) as t:
-        step, row = v.view(a + t * e.width), v.view(b)[t * e.width + left]
-        for i, slot in zip(rows, acc, strict=True):
-            slot += step.spread(i) * row
-    for i, slot in zip(rows, acc, strict=True):
-        at = i * e.width + left
-        v.view(c)[at] = v.view(c)[at] + sign.on(v) * slot
-
-
 @kernel("pppir")
 def tile_add(e, c, a, b, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
-    for first in range(0, e.width, e.rows):  # as many rows at once as the registers hold
-        _add_rows(e, c, a, b, depth, sign, range(first, first + e.rows))
+    # As many rows of C at once as the registers hold; each step adds the outer product a_t b_t.
+    for first in range(0, e.width, e.rows):
+        acc = e.variables(e.rows)
+        with e.loop(depth) as t:
+            step = a + t * e.width + first
+            row = b[t * e.width]
+            for i, slot in enumerate(acc):
+                slot += step.spread(i) * row
+        for i, slot in enumerate(acc):
+            at = (first + i) * e.width
+            c[at] = c[at] + sign * slot
+
+
+@kernel("pppppir")
+def tile_add_two(e, c, d, a, b, other, depth, sign):
+    """`tile_add` to two tiles, from one left panel and two right ones."""
+    # Half of the rows at once, so that every element of the left panel is read for two vectors.
+    half = max(e.rows // 2, 1)
+    for first in range(0, e.width, half):
+        acc = e.variables(2 * half)
+        with e.loop(depth) as t:
+            step = a + t * e.width + first
+            rows = [b[t * e.width], other[t * e.width]]
+            for i in range(half):
+                left = step.spread(i)
+                for slot, row in zip(acc[2 * i : 2 * i + 2], rows, strict=True):
+                    slot += left * row
+        for i in range(half):
+            at = (first + i) * e.width
+            for to, slot in zip((c, d), acc[2 * i : 2 * i + 2], strict=True):
+                to[at] = to[at] + sign * slot
 
 
 @kernel("ppir")
 def tile_add_self(e, c, a, depth, sign):
-    """``C += sign A^T A``, at least its upper triangle: a W x W tile from one panel."""
-    half = e.width // 2
-    if e.rows > half:  # all rows at once cost no more
-        e.call(tile_add, c, a, a, depth, sign)
-        return
-    for first in range(0, half, e.rows):
-        _add_rows(e, c, a, a, depth, sign, range(first, first + e.rows))
-    _add_rows(e, c, a, a, depth, sign, range(half, e.width), half)  # the rest lies below the diagonal
+    """``C += sign A^T A``, its upper triangle: a W x W tile from one panel."""
+    # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
+    half = e.narrower(e.width // 2)
+    rows = [(e, i, 0) for i in range(half.width)]
+    rows += [(half, i, half.width) for i in range(half.width, e.width)]
+    parts: list[list] = [[]]  # as many accumulators as the registers hold
+    for row in rows:
+        if sum(v.width for v, _, _ in parts[-1]) >= e.rows * e.width:
+            parts.append([])
+        parts[-1].append(row)
+    for part in parts:
+        acc = [(v.variables(1)[0], v, i, left) for v, i, left in part]
+        with e.loop(depth) as t:
+            step = a + t * e.width
+            wide = step[0] if any(v is e for _, v, _, _ in acc) else None
+            narrow = half.view(step)[half.width]
+            for slot, v, i, _ in acc:
+                slot += v.view(step).spread(i) * (wide if v is e else narrow)
+        for slot, v, i, left in acc:
+            at, to = i * e.width + left, v.view(c)
+            to[at] = to[at] + (sign if v is e else e.part(sign, 0, v.width)) * slot
 
 
 @kernel("pppir")

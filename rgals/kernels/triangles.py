@@ -29,15 +29,32 @@ def identity(e, c, n_blocks):
             c[triangle(w, j) + j * w * w + i * w] = e.constant(unit)
 
 
+def _add_above_diagonal(e, c, panels, stride, depth, j, sign):
+    """The tiles of block columns j and j + 1 above the diagonal, both at once: left panels are read once."""
+    w = e.width
+    here, right = c + triangle(w, j), c + triangle(w, j + 1)
+    panel, beside = panels + j * stride, panels + (j + 1) * stride
+    with e.loop(j) as i:
+        at = i * w * w
+        e.call(tiles.tile_add_two, here + at, right + at, panels + i * stride, panel, beside, depth, sign)
+    e.call(tiles.tile_add, right + j * w * w, panel, beside, depth, sign)
+
+
 @kernel("ppiiir")
 def gram_add(e, c, panels, stride, depth, n_blocks, sign):
     """``C += sign X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
-    square = e.width * e.width
+    w = e.width
+    with e.loop(n_blocks // 2) as pair:
+        _add_above_diagonal(e, c, panels, stride, depth, pair * 2, sign)
+    with e.when((n_blocks % 2).is_("==", 1)):
+        last = n_blocks - 1
+        with e.loop(last) as i:
+            to = c + triangle(w, last) + i * w * w
+            e.call(tiles.tile_add, to, panels + i * stride, panels + last * stride, depth, sign)
+    # Of a square on the diagonal only the upper half is computed.
     with e.loop(n_blocks) as j:
-        column, panel = c + triangle(e.width, j), panels + j * stride
-        with e.loop(j) as i:
-            e.call(tiles.tile_add, column + i * square, panels + i * stride, panel, depth, sign)
-        e.call(tiles.tile_add_self, column + j * square, panel, depth, sign)
+        to = c + triangle(w, j) + j * w * w
+        e.call(tiles.tile_add_self, to, panels + j * stride, depth, sign)
 
 
 @kernel("ppi", "i")
@@ -56,7 +73,8 @@ def cholesky(e, c, inverse, n_blocks):
             e.call(tiles.tile_add, tile, row, column, i * w, -1.0)
             e.call(tiles.tile_solve, tile, row + i * square, inverse + i * w)
         tile = column + j * square
-        e.call(tiles.tile_add_self, tile, column, j * w, -1.0)
+        with e.when(j.is_(">", 0)):
+            e.call(tiles.tile_add_self, tile, column, j * w, -1.0)
         failed = e.call(tiles.tile_factor, tile, inverse + j * w)
         with e.when(failed.is_("!=", 0)):
             e.give_back(j * w + failed)
