@@ -23,7 +23,7 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
     if not HAS_AVX512:
         pytest.skip("this processor has no AVX-512: the other tests have judged these kernels")
     told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
-    tests = [str(ROOT / "tests" / name) for name in ("kernels/test_kernels.py", "kernels/test_cg.py")]
+    tests = [str(ROOT / "tests" / name) for name in ("kernels/test_kernels.py", "kernels/ways")]
     code = "from rgals.kernels.vectors import HAS_AVX512 as has; import pytest, sys; assert not has; "
     done = subprocess.run(
         [sys.executable, "-c", code + "sys.exit(pytest.main(sys.argv[1:]))", "-q", *tests],
