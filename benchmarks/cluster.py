@@ -62,7 +62,7 @@ def main() -> None:
             seconds["cluster"] += steps(model)
     found = {name: statistics.median(values) for name, values in seconds.items()}
     differences = [b - a for (i, a), (_, b) in zip(moved[:-1], moved[1:], strict=True) if i < args.iterations]
-    n_blocks = len(model._remote.users)
+    n_blocks = len(model._snapshot.users)
     planned = plan(X.shape, X.nnz, args.K, Cluster(args.workers, 1), n_blocks)
     off = abs(model.history_[-1]["objective"] / local.history_[-1]["objective"] - 1)
     print(
