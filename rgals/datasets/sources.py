@@ -198,10 +198,10 @@ def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
         labels = sort_codes if source.form in ("json", "literal") else text_to_labels
         return gathered(read, paths[: len(source.files)], labels)
     try:
-        archive = zipfile.ZipFile(paths[0])
-        if source.member not in archive.namelist():
-            inside = ", ".join(archive.namelist()[:8])
-            raise FileFormatError(f"{paths[0]} does not hold {source.member}; it holds {inside}")
-        return read_text(zipfile.Path(archive, source.member), AUTOMATIC | {"split": None}, "auto")
+        with zipfile.ZipFile(paths[0]) as archive:
+            if source.member not in archive.namelist():
+                inside = ", ".join(archive.namelist()[:8])
+                raise FileFormatError(f"{paths[0]} does not hold {source.member}; it holds {inside}")
+            return read_text(zipfile.Path(archive, source.member), AUTOMATIC | {"split": None}, "auto")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise FileFormatError(f"{paths[0]} is no readable zip archive: {error}") from error
