@@ -67,8 +67,7 @@ def page(result: Comparison, svg: str) -> str:
     words |= {"title": f"{result.name}: time to quality", "metric": result.metric.upper()}
     words["machine"] = ", ".join(f"{k}: {v}" for k, v in setting["machine"].items())
     words |= {"time_limit": f"{setting['time_limit']:g}", "level": f"{LEVEL:.0%}"}
-    words["watched"] = f"{setting['validation_users']:,}"
-    words["compiling"] = f"{result.compile_seconds:.1f}"
+    words |= {"watched": f"{setting['validation_users']:,}", "compiling": f"{result.compile_seconds:.1f}"}
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
     got += "; other work on the machine, and parts on one thread, lower this."

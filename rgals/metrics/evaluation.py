@@ -135,8 +135,7 @@ def evaluate(
     wanted = parse_all(metrics)
     pooled = [metric.name for metric in wanted if metric.needs == EXPOSURE]
     if per_user and pooled:
-        advice = "it is a figure of all users together; leave it out with per_user=True"
-        raise ParameterError("metrics", pooled[0], advice)
+        raise ParameterError("metrics", pooled[0], "of all users together; leave it out with per_user=True")
     judged = served(model, train, test, cold, columns)
     asked = users_with_truth(judged, users)
     _warn_of_fitted(judged, asked)

@@ -95,8 +95,7 @@ def evaluate_sampled(
     judged = served(model, train, test, "empty", columns)
     if not isinstance(judged.source, tuple):
         raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")
-    P, Q = judged.source
-    truth = judged.truth
+    (P, Q), truth = judged.source, judged.truth
     if truth.shape != (len(P), len(Q)):
         raise InputError("test has users or items that the model does not know; leave them out here")
     known = union([judged.seen, truth, judged.disliked]) or truth

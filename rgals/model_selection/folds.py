@@ -120,8 +120,7 @@ class UserSplit(_Split):
         else:
             size = check_int("test_size", self.test_size, 1)
         if size >= n_users:
-            why = f"leave some of the {n_users} users for training"
-            raise ParameterError("test_size", self.test_size, why)
+            raise ParameterError("test_size", self.test_size, f"leave some of the {n_users} users to train")
         return (rng.permutation(n_users)[:size] for _ in range(self.n_splits))
 
 
@@ -167,8 +166,7 @@ class InteractionSplit(_Split):
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)
         matrix = found.csr()
-        rng = check_random_state(self.random_state)
-        counts = np.diff(matrix.indptr)
+        rng, counts = check_random_state(self.random_state), np.diff(matrix.indptr)
         rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
         # A random first fold for every user, or the first folds would hold more than the last.
         first = rng.randint(0, n_splits, matrix.shape[0])

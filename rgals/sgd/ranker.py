@@ -41,8 +41,7 @@ _OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file h
 class _Format(ModelFormat):
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(params["schedule"], str):
-            what = "a model whose schedule is a function cannot be saved"
-            raise InputTypeError(f"{what}; set schedule to a name")
+            raise InputTypeError("a schedule that is a function cannot be saved; set schedule to a name")
         return params | {name: pack_object(name, params[name], kinds) for name, kinds in _OBJECTS.items()}
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:

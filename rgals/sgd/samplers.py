@@ -100,8 +100,7 @@ class Sampler:
         """Each user's positives and then ``needed`` negatives, or what there is; -1 fills up, (B, width)."""
         distinct = distinct or not self.replacement
         block = self.X.take_rows(users)
-        count = block.row_counts
-        room = self.X.n_cols - count
+        count, room = block.row_counts, self.X.n_cols - block.row_counts
         needed = np.minimum(needed, room) if distinct else np.where(room > 0, needed, 0)
         items = np.full((len(users), int((count + needed).max(initial=0))), -1, np.int32)
         items[block.rows, np.arange(block.nnz) - block.indptr[block.rows]] = block.indices
@@ -123,6 +122,6 @@ class Sampler:
         if self.in_batch:
             return positives
         items = np.full((1, 1 + self.n), -1, np.int32)
-        anybody = np.zeros(1, np.int32)  # no positives are left out
-        kernel.draw(0, 1, key, anybody, *self._source, False, not self.replacement, items)
+        # For anybody: no positives are left out.
+        kernel.draw(0, 1, key, np.zeros(1, np.int32), *self._source, False, not self.replacement, items)
         return items[0, 1:].copy()
