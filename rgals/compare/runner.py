@@ -320,7 +320,8 @@ class Runner:
     def _trial(self, method: Method, bar: Bar, params: Params) -> float:
         def measure() -> dict[str, Any]:
             _, history, error = self._fit(method, params, seed=0)
-            best = max((record[self.metric] for record in history), default=0.0) if not error else 0.0
+            # Of what is no NaN.
+            best = float(np.fmax.reduce([0.0, *(record[self.metric] for record in history if not error)]))
             seconds = history[-1]["seconds"] if history else 0.0
             return {"best": best, "seconds": seconds, "epochs": len(history), "error": error}
 
@@ -378,7 +379,8 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
     def value(point: dict[str, int]) -> float:
         key = tuple(point.values())
         if key not in tried:
-            tried[key] = trial({name: method.ladders[name][rung] for name, rung in point.items()})
+            found = trial({name: method.ladders[name][rung] for name, rung in point.items()})
+            tried[key] = -np.inf if np.isnan(found) else found  # which no comparison tells from the best
         return tried[key]
 
     moved, finished = max_trials > 0, False

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,6 +107,27 @@ def test_tuning_says_when_trials_ran_out_and_when_the_best_is_at_an_end():
     method, trial, _ = hill(peak=(9, 1))
     found = climb(method, 50, trial, method.start)
     assert found["edges"] == ["a"] and found["params"]["a"] == 5.0
+
+
+@pytest.mark.parametrize("unknown", [(2.0, 1.0), (3.0, 2.0), "start"])
+def test_tuning_takes_no_nan_for_better(unknown):
+    method, trial, _ = hill()
+    unknown = tuple(method.start.values()) if unknown == "start" else unknown
+
+    def doubtful(params):
+        return float("nan") if tuple(params.values()) == unknown else trial(params)
+
+    found = climb(method, 50, doubtful, method.start)
+    assert found["best"] == 0 and found["params"] == {"a": 3.0, "b": 1.0}
+
+
+def test_a_history_that_begins_with_nan_has_the_best_of_the_others():
+    runner = Runner.__new__(Runner)
+    runner.metric = "auc"
+    history = [{"auc": auc, "seconds": 1.0} for auc in (np.nan, 0.7, 0.6)]
+    runner._fit = lambda method, params, seed: (None, history, "")
+    runner._once = lambda key, method, measure: measure()
+    assert runner._trial(hill()[0], SimpleNamespace(update=lambda: None), hill()[0].start) == 0.7
 
 
 # The journal.

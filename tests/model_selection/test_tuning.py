@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, Protocol, Search, default_space, split_interactions, tune
 from rgals.model_selection import tuning as searching
 from rgals.model_selection.tuning import trials as measuring
+from rgals.model_selection.tuning.engine import polish
 from rgals.model_selection.tuning.halving import (
     ETA,
     LEVELS,
@@ -500,6 +502,27 @@ def test_a_sampler_that_has_gone_warns_and_changes_nothing(data, quiet):
         gone = Search(sampler="optuna")
     found = [tune("ials", data, SMALL, budget=2, search=one, refit=False).params for one in (gone, Search())]
     assert found[0] == found[1]
+
+
+def test_a_metric_without_a_value_for_anybody_is_refused(quiet):
+    """Nobody has an item that is neither known nor hidden: no area under any curve."""
+    with pytest.raises(ParameterError, match="metric='auc' .* any judged user"):
+        tune("ials", sp.csr_array(np.ones((20, 8))), {**SMALL, "K": 2}, budget=2, metric="auc")
+
+
+def test_a_nan_is_no_better_than_the_best_that_is_polished():
+    space = space_of({"reg": (0.001, 1.0)})
+    best = Trial({**space.params(space.middle), "K": 16}, TOP, 0.2, {"n_iter": 4})
+    measure = SimpleNamespace(
+        space=space,
+        prepared=SimpleNamespace(searched=[]),
+        price=lambda *given: 1.0,
+        late=False,
+        again=lambda why, params, taken, splits, level: Trial(params, level, np.nan, taken, cost=1.0),
+    )
+    tried = polish(measure, best, 100.0)
+    # Two steps to either side of every parameter of the best, from where no NaN led away.
+    assert len(tried) == 4 * len(space.dimensions)
 
 
 class Plain(Loss):

@@ -187,7 +187,7 @@ def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
             return False
         tried.append(measure.again("polished", params, best.taken, searched, TOP))
         left -= tried[-1].cost or 0.0
-        if tried[-1].figure <= best.figure:
+        if not tried[-1].figure > best.figure:
             return False
         best, signs[k] = tried[-1], sign
         return True

@@ -21,7 +21,7 @@ from rgals.metrics.significance import standard_error
 from rgals.model_selection.tuning.halving import TOP, OutOfTimeError, Trial, size
 from rgals.model_selection.tuning.prepared import Fold, Prepared, fit_cost, judge_cost
 from rgals.model_selection.tuning.space import OF_MODEL, Range, Space
-from rgals.runtime.errors import NumericalError, PrecisionWarning
+from rgals.runtime.errors import NumericalError, ParameterError, PrecisionWarning
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.fit import DRAWS
@@ -82,6 +82,8 @@ class Look:
     def _judge(self, iteration: int, factors: Factors) -> None:
         self.judged += 1
         found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
+        if np.isnan(found).all():  # which is of the data, whatever the setting
+            raise ParameterError("metric", self.metric, "it has no value for any judged user; give 'ndcg@10'")
         if self.keep is None:
             better = self.kept is None or np.nanmean(found) > np.nanmean(self.figures[self.kept])
         else:
