@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from rgals.matrix.csr import CSR
+from rgals.metrics._judged import judge
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -74,10 +75,10 @@ def fitted(model: Any, X: sp.csr_matrix) -> Any:
     return model
 
 
-def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
+def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | str) -> Any:
     """What `rgals.metrics.evaluate` takes in the place of a model that was fitted to ``X``."""
-    # known: what is left out of its lists. n: the longest list that is judged; None where scores of all items
-    # are needed.
+    # known: what is left out of its lists. n: the longest list that is judged, or the name of a metric that
+    # needs scores of all items.
     if sp.issparse(model) or isinstance(model, np.ndarray):
         if model.shape != X.shape:
             raise ShapeError(f"it gave scores of shape {model.shape}, not {X.shape}: users x items")
@@ -88,9 +89,9 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
     if hasattr(model, "get_score"):  # irspack's
         return lambda users: _dense(model.get_score(users))
     if hasattr(model, "recommend"):
-        if n is None:
+        if isinstance(n, str):
             problem = f"{type(model).__name__} recommends lists, which do not rank all items"
-            raise ParameterError("metric", "auc", f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
+            raise ParameterError("metric", n, f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
         return _of_lists(model.recommend, X, known, n)
     if hasattr(model, "predict"):
         return lambda users: _dense(model.predict(X[users]))
@@ -127,15 +128,13 @@ def _of_lists(
         found = recommend(users, X[users], N=longest) if with_histories else recommend(users, longest)
         told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
         ids = _as_table(found if told is None else found[0])
-        if len(ids) != len(users) or ids.max(initial=-1) >= n_items:
-            lists = f"{len(ids)} lists for {len(users)} users, with items up to {ids.max(initial=-1)}"
-            advice = "give the best items of each user, as column numbers"
-            raise ShapeError(f"recommend gave {lists} of {n_items}; {advice}")
+        if len(ids) != len(users):
+            lists = f"recommend gave {len(ids)} lists for {len(users)} users"
+            raise ShapeError(f"{lists}; give the best items of each user, as column numbers")
+        judge(ids, CSR.empty(len(ids), n_items))  # refuses items that there are not, and any twice in a list
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
-        # The first place of an item comes last, and stays.
-        for worth, items in enumerate(ids.T[::-1], start=1):
-            rows = np.flatnonzero(items >= 0)
-            scores[rows, items[rows]] = worth
+        rows, places = np.nonzero(ids >= 0)
+        scores[rows, ids[rows, places]] = ids.shape[1] - places
         if told is not None and np.ndim(told) == 2 and np.shape(told)[1]:
             # Equal scores say nothing about somebody who is not known: see `evaluate`.
             told = np.asarray(told)

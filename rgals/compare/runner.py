@@ -305,8 +305,8 @@ class Runner:
 
     def _judged(self, model: Any, known: CSR) -> Any:
         """What `evaluate` takes for a model that was fitted to the training part."""
-        cutoffs = [metric.options.get("k") for metric in self.metrics]
-        longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
+        whole = [metric.name for metric in self.metrics if "k" not in metric.options]
+        longest = whole[0] if whole else max(metric.options["k"] for metric in self.metrics)
         return outside.rankings(model, self._given_out, known, longest)
 
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:

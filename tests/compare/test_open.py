@@ -121,11 +121,10 @@ def test_whatever_gives_the_scores_has_the_same_figure(split, X, scores):
         "sparse scores": lambda X: sp.csr_array(X @ cosine(X, 20)),
         "float32": lambda X: (X @ cosine(X, 20)).astype(np.float32),
         "a function of users": lambda X: lambda users: X[users] @ cosine(X, 20),
-        "get_score": Scoring,
+        "get_score": lambda X: Scoring(X),
         "factors": lambda X: (factors[0] * factors[1], factors[2].T.copy()),
         "something fitted": lambda X: Neighbours(20).fit(X),
     }
-    methods["get_score"] = lambda X: Scoring(X)
     result = compare(split, methods, **ONE)
     expected = by_hand(scores, split)
     assert 0.05 < expected.mean() < 0.95 and expected.std() > 0.1
@@ -349,6 +348,16 @@ class Wide(Silent):
         return np.full((len(users), n), 10_000)
 
 
+class Below(Silent):
+    def recommend(self, users, n):
+        return np.full((len(users), n), -7)
+
+
+class Again(Silent):
+    def recommend(self, users, n):
+        return np.tile([3, 5, 3], (len(users), 1))
+
+
 class Named(Silent):
     def recommend(self, users, n):
         return np.full((len(users), n), "tea")
@@ -371,7 +380,9 @@ class Labels(Silent):
         ("rg2,svd", ParameterError, "'svd'.*popularity"),
         ({}, ParameterError, "at least one"),
         (Silent(), InputTypeError, "nothing ranks items in Silent"),
-        (Wide(), ShapeError, "10000 of 8"),
+        (Wide(), InputError, "item 10000 at rank 1, outside -1"),
+        (Below(), InputError, "item -7 at rank 1, outside -1"),
+        (Again(), InputError, "row 0 holds item 3 twice"),
         (Named(), InputError, "column numbers"),
         (Labels(), ShapeError, "users x items"),
         ({"f": lambda X: np.zeros((3, 3))}, ShapeError, r"\(3, 3\)"),
@@ -386,8 +397,9 @@ def test_what_cannot_be_compared_is_named(split, method, error, words):
 
 
 def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
-    with pytest.raises(ParameterError, match="auc.*cutoff"):
-        compare(split, Listed(scores), metric="ndcg@10,auc", **ONE)
+    for whole in ("auc", "pauc(0.1)"):
+        with pytest.raises(ParameterError, match=f"metric='{re.escape(whole)}'.*cutoff"):
+            compare(split, Listed(scores), metric=f"ndcg@10,{whole}", **ONE)
     row = compare(split, Neighbours(), metric=["ndcg@10", "auc", "coverage@10"], **ONE).rows[0]
     told = evaluate(lambda users: scores[users], split.known, split.test, ["auc", "coverage@10"])
     assert {name: row.test[name][0] for name in told} == pytest.approx(dict(told))
