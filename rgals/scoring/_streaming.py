@@ -90,7 +90,7 @@ def recommend_all(
     out : str or path
         Its ending says the kind: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.jsonl``, ``.npz``.
     n : int, default 10
-        Items for each user.
+        Items for each user; no more than there are.
     users, candidates, exclude_items, cold
         As in `recommend`, for all users by default.
     X_new : sparse matrix of shape (B, N), Interactions or frame, optional
@@ -191,7 +191,9 @@ class Task:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
         self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
         self.state = state = self.model._state()
-        self.n, self.cold, self.users, self.new = check_int("n", n, 1), cold, None, None
+        # Places that no item can fill would be scored, kept and written.
+        self.n = min(check_int("n", n, 1), max(len(state.item_factors), 1))
+        self.cold, self.users, self.new = cold, None, None
         self.dtype = np.result_type(state.user_factors.dtype, state.item_factors.dtype)
         self.labels, self.items = state.user_ids, state.items.labels
         if X_new is not None:

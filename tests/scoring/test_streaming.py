@@ -124,6 +124,16 @@ def test_filters_and_choices_are_those_of_recommend(model, tmp_path):
         np.testing.assert_allclose(read(out)[3], want[3], rtol=1e-5)
 
 
+def test_lists_have_no_more_places_than_there_are_items(model, tmp_path):
+    """A place that nothing can fill takes no memory and no room on disk."""
+    for n, name in ((10**9, "all.npz"), (N, "same.npz")):
+        with pytest.warns(UserWarning, match="2 of 150 users"):
+            recommend_all(model, tmp_path / name, n)
+    with np.load(tmp_path / "all.npz") as z:
+        assert z["item"].shape == z["score"].shape == (M, N)
+    assert (tmp_path / "all.npz").read_bytes() == (tmp_path / "same.npz").read_bytes()
+
+
 def test_cold_users_get_popular_items_on_request(model, matrix, tmp_path):
     written = recommend_all(model, tmp_path / "recs.npz", n=5, cold="popular")
     assert written.served == M
