@@ -35,6 +35,11 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from rgals.runtime.errors import RgalsError
+
+if numba.config.DISABLE_JIT:
+    raise RgalsError("rgals runs compiled code only: unset NUMBA_DISABLE_JIT before Python starts")
+
 #: Settings of numba that change code and that its own key leaves out.
 _SETTINGS = [
     "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "BOUNDSCHECK", "DEBUGINFO_DEFAULT",

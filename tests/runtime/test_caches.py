@@ -12,9 +12,17 @@ import pytest
 
 from rgals.kernels import gram
 from rgals.runtime import caches
+from rgals.runtime.errors import RgalsError
 
 SOURCES = (Path(gram.__file__),)
 BESIDE = str(Path(gram.__file__).parent / "__pycache__")
+
+
+def test_numba_that_may_not_compile_is_one_error_that_says_what_to_unset(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    code = compile(Path(caches.__file__).read_text(), caches.__file__, "exec")
+    with pytest.raises(RgalsError, match="unset NUMBA_DISABLE_JIT"):
+        exec(code, {"__name__": "again"})
 
 
 @pytest.fixture
