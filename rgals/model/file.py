@@ -164,8 +164,8 @@ def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
         if type(value) is kind:
             params = value.get_params() if hasattr(value, "get_params") else asdict(value)
             return {"name": name, "params": params}
-    why = "only those of rgals.sgd can be found again"
-    raise InputTypeError(f"a model with the {what} {value!r} cannot be saved: {why}")
+    why = f"a file has classes of rgals by name; give one, such as {what}={next(iter(kinds))!r}"
+    raise InputTypeError(f"a model with {what}={value!r:.80} cannot be saved: {why}")
 
 
 def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:

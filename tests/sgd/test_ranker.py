@@ -256,6 +256,12 @@ def test_a_loss_without_a_base_class_has_checkpoints(tmp_path):
         SGDRanker(K=3, loss=Plain(0.7), n_epochs=4, random_state=0).fit(X, checkpoint=tmp_path)
 
 
+def test_a_loss_that_no_file_can_hold_is_named_with_one_that_it_can(tmp_path):
+    model = SGDRanker(K=3, loss=Plain(0.5), n_epochs=1, random_state=0).fit(two_worlds()[0])
+    with pytest.raises(InputTypeError, match=r"loss=.*Plain.* by name; give one, such as loss='softmax'"):
+        model.save(tmp_path / "model.npz")
+
+
 def test_early_stopping_returns_the_best_epoch():
     X, _ = two_worlds(seed=2)
     train, held = split_interactions(X, (0.7, 0.3), random_state=0)
