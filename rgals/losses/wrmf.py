@@ -25,7 +25,8 @@ class WRMF(Loss):
         Confidence gained per unit of value, >= 0. "auto" is ``1 / alpha0`` with the ``alpha0`` that `IALS`
         would take: both then rank alike.
     user_exponent : float, default=0.0
-        Degree weighting of the positives, as in `RG2`.
+        Degree weighting of the positives, as in `RG2`: to the ``o_xy^2`` of all pairs, one of weight w adds
+        ``w ((1 + alpha v_xy) (o_xy - 1)^2 - o_xy^2)``. For w other than 1, its target is not 1.
     item_exponent : float or "auto", default="auto"
         As in `RG2`; 0 where ``alpha`` is set.
     dislikes : bool, default=False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import LOSSES, factors, interactions
 from sklearn.base import clone
 
@@ -100,6 +101,23 @@ def test_wrmf_and_ials_are_their_papers_formulas(data):
     )
     expected = (V * (scored - 1) ** 2).sum() + 0.2 * (scored**2).sum()
     assert IALS(alpha0=0.2).objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dislikes", [False, True])
+def test_exponents_of_wrmf_weigh_what_a_positive_adds_to_all_pairs(data, dislikes):
+    """Dense, in float64: mathematics without the factorisation into terms of users and of items."""
+    V, _, P, Q = data
+    signs = np.where(np.random.default_rng(0).random(V.shape) < 0.3, -1 if dislikes else 1, 1)
+    liked, disliked = np.maximum(V * signs, 0), np.maximum(-V * signs, 0)
+    c_x, c_y, hits = liked.sum(axis=1), liked.sum(axis=0), liked > 0
+    users, items = np.maximum(c_x, 1e-300) ** 0.5, np.maximum(c_y, 1e-300) ** -0.7
+    users = users / (users * hits.sum(axis=1)).sum() * hits.sum()
+    items = np.where(c_y > 0, items, 0) / np.where(c_y > 0, items * hits.sum(axis=0), 0).sum() * hits.sum()
+    w, o = np.outer(users, items), scores(P, Q)
+    expected = (o**2 + hits * w * ((1 + 1.7 * liked) * (o - 1) ** 2 - o**2)).sum()
+    expected += (0.6 * 1.7 * disliked * (o + 1) ** 2).sum()
+    loss = WRMF(1.7, user_exponent=0.5, item_exponent=-0.7, dislikes=dislikes, dislike_weight=0.6)
+    assert loss.objective(sp.csr_array(V * signs), P, Q) == pytest.approx(expected, rel=1e-12)
 
 
 def test_regularisation_weights_are_exact_sums(data):
