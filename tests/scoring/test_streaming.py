@@ -126,7 +126,7 @@ def test_filters_and_choices_are_those_of_recommend(model, tmp_path):
 
 def test_lists_have_no_more_places_than_there_are_items(model, tmp_path):
     """A place that nothing can fill takes no memory and no room on disk."""
-    for n, name in ((10**9, "all.npz"), (N, "same.npz")):
+    for n, name in ((10_000, "all.npz"), (N, "same.npz")):
         with pytest.warns(UserWarning, match="2 of 150 users"):
             recommend_all(model, tmp_path / name, n)
     with np.load(tmp_path / "all.npz") as z:
