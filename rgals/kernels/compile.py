@@ -41,8 +41,6 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return lambda function: entry(function, **options)
     dispatcher: Any = njit(**options)(function)
-    if numba.config.DISABLE_JIT:
-        return dispatcher
     if not isinstance(getattr(dispatcher, "_cache", None), caching.NullCache):
         warn_uncached(f"numba {numba.__version__} keeps its cache in another way")
         return dispatcher
@@ -100,6 +98,5 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda function: inner(function, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher: Any = njit(**{"_nrt": False, "pipeline_class": _ToPart, **wrappers, **options})(function)
-    if not numba.config.DISABLE_JIT:
-        dispatcher.__class__ = _Inner  # without wrappers, numba would end the process
+    dispatcher.__class__ = _Inner  # without wrappers, numba would end the process
     return dispatcher
