@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from rgals.cli import about, compare, demo, fit, saved
@@ -27,7 +28,7 @@ COMMANDS = {
     if isinstance(each, Command)
 }
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,17 +40,18 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 an error that is named on one line, 2 wrong usage, 130 interrupted.\n"
         "`rgals COMMAND --help` shows the options of a command with examples.",
         formatter_class=layout,
+        allow_abbrev=False,  # the beginning of one option may be meant as another
     )
     parser.add_argument("--version", action="version", version=f"rgals {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         summary, _, details = inspect.cleandoc(command.run.__doc__ or "").partition("\n")
-        about: dict[str, Any] = {"description": summary, "epilog": details.strip()}
+        about: dict[str, Any] = {"description": summary, "epilog": details.strip(), "allow_abbrev": False}
         added = commands.add_parser(name, help=summary.rstrip("."), formatter_class=layout, **about)
         declare(added, command.arguments)
         added.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
         added.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        added.set_defaults(run=command.run, usage_error=added.error)
+        added.set_defaults(run=command.run, parser=added)
     return parser
 
 
@@ -61,7 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
-        args.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
+        known = args.parser._option_string_actions
+        words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        near = {name for word in words for name in known if name.startswith(word)}
+        near |= {name for word in words for name in get_close_matches(word, known)}
+        hint = f"; did you mean {' or '.join(sorted(near))}?" if near else ""
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started this, such as a daemon
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

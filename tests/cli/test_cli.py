@@ -456,7 +456,18 @@ def test_what_a_command_does_not_know_is_answered_with_its_own_usage(capsys):
     assert stop.value.code == 2
     said = capsys.readouterr().err
     assert "usage: rgals recommend" in said and "[--user ID" in said
-    assert "rgals recommend: error: unrecognized arguments: bob" in said
+    assert said.endswith("rgals recommend: error: unrecognized arguments: bob\n")
+
+
+@pytest.mark.parametrize("typed", [["--users", "ann"], ["--users=ann"], ["--usr", "ann"]])
+def test_the_beginning_of_an_option_is_not_taken_for_another(typed, capsys):
+    """--users is not --users-from, whose file would be missing: those that may be meant are named."""
+    with pytest.raises(SystemExit) as stop:
+        main(["recommend", "model.npz", *typed])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"rgals recommend: error: unrecognized arguments: {' '.join(typed)}; did you mean")
+    assert "--user" in re.split(r" |\?", said.partition("did you mean ")[2])
 
 
 def test_help_names_every_solver(capsys):
