@@ -2,8 +2,8 @@
 
 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
    disk one behind the other.
-2. Codes are ranked by their labels. Every interaction becomes a key, ``row * n_columns + column``, and goes
-   to one of some buckets: consecutive rows that fit into memory.
+2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
+   column, and goes to one of some buckets: consecutive rows that fit into memory.
 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
 4. The same again for the columns, of what was written.
 """
@@ -15,9 +15,9 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,15 +36,14 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
 _IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
-_CHUNK = 1 << 21  # interactions that are dealt out together
+_CHUNK = 1 << 20  # interactions that are dealt out together, while others are prepared
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
 _BUCKETS = 30_000  # half as many as a number of 16 bits can count
-_ROW = np.dtype([("user", np.int32), ("item", np.int32), ("value", np.float64)])  # codes
-_SPILLED = "spilled"  # the name of the file with all rows
+#: Files with all rows, and their types: codes, and values where there are some.
+_SPILLED = {"codes": np.dtype([("user", np.int32), ("item", np.int32)]), "values": np.dtype(np.float64)}
 _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
 MERGES = ("sum", "max", "error")
 Sides = tuple[Numbering, Numbering]
@@ -143,8 +142,8 @@ def convert(
 
 
 def _bytes(memory: str | int) -> int:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(memory), re.IGNORECASE)
-    n = 0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].upper()]
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?\s*", str(memory).upper())
+    n = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ") if found else 0
     if n < _LEAST:
         raise ParameterError("memory", memory, f"give at least {_LEAST / 1e6:.0f}MB, as a number or as '1GB'")
     return int(n)
@@ -174,9 +173,8 @@ def _folder(target: Path) -> Iterator[Path]:
         try:
             yield folder
             os.rename(folder, target)
-        except BaseException:
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
-            raise
 
 
 # ---------------------------------------------------------------------------------------- what is read
@@ -188,20 +186,23 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
     users.beside, items.beside = items, users
     n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
-    with bar, ThreadPoolExecutor(1) as other, open(folder / _SPILLED, "wb") as file:
+    with bar, ThreadPoolExecutor(1) as other, ExitStack() as opened:
+        codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
-            batches = read(path, options.wanted, options.text)
-            for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
-                if batch is None:
-                    break
+            for batch in read_ahead(read(path, options.wanted, options.text)):
                 check_values(batch.value, batch.where, options.threshold is not None)
                 beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
-                part = np.empty(len(batch.user), _ROW)
+                part = np.empty(len(batch.user), _SPILLED["codes"])
                 part["user"], part["item"] = users.codes(batch.user), beside.result()
-                part["value"] = 1 if batch.value is None else batch.value  # without values, rows count 1
-                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
+                codes.write(part.view(np.uint8).data)
+                # Without values, rows count 1; before the first that has one, nothing is written of that.
+                for start in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
+                    values.write(np.ones(min(start, _CHUNK)).data)
                 valued |= batch.value is not None
-                file.write(part.view(np.uint8).data)
+                if valued:
+                    value = np.ones(len(part)) if batch.value is None else batch.value.astype(np.float64)
+                    values.write(value.data)
+                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
                 n += len(part)
                 bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
@@ -220,11 +221,19 @@ def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
         yield np.fromfile(path, dtype, _CHUNK, offset=start)
 
 
+def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...]]:
+    """Users and items of what was spilled, by the order of their labels, and values; some at a time."""
+    ranks = [np.argsort(side.order).astype(np.int32) for side in sides]
+    files = [_chunks(folder / name, of) for name, of in _SPILLED.items()][: 1 + valued]
+    for codes, *values in zip(*files, strict=True):
+        yield ranks[0][codes["user"]], ranks[1][codes["item"]], *values
+
+
 class _Buckets:
     """Interactions by consecutive rows, a file each: keys, and values if these have a type."""
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.folder, self.n_cols = folder, n_cols
+        self.folder, self.bits = folder, max(n_cols - 1, 0).bit_length()
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
         # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
@@ -232,19 +241,28 @@ class _Buckets:
         self._of_row = ((ends - counts) // some).astype(np.uint16)
         self.n = int(self._of_row[-1]) + 1
 
-    def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
-        """Deal interactions out."""
-        part, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
+    def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:
+        """Deal out interactions, some at a time: rows, columns, and values if the buckets have them."""
+        for dealt, ends in read_ahead(map(self._in_order, parts)):
+            for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+                if stop > start:
+                    # Open no longer than that: there may be more than a process may open.
+                    with open(self.folder / f"bucket{k}", "ab") as file:
+                        file.write(dealt[start:stop].view(np.uint8).data)
+            bar.update(len(dealt))
+
+    def _in_order(self, part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+        rows, cols, *values = part
+        dealt, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
         order = np.argsort(bucket, kind="stable") if self.n > 1 else slice(None)
-        part["key"] = (rows * np.int64(self.n_cols) + cols)[order]
-        if values is not None:
-            part["value"] = values[order]
-        ends = np.cumsum(np.bincount(bucket, minlength=self.n))
-        for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
-            if stop > start:
-                # Open no longer than that: there may be more than a process may open.
-                with open(self.folder / f"bucket{k}", "ab") as file:
-                    file.write(part[start:stop].view(np.uint8).data)
+        dealt["key"] = (rows.astype(np.int64) << self.bits | cols)[order]
+        for value in values:
+            dealt["value"] = value[order]
+        return dealt, np.cumsum(np.bincount(bucket, minlength=self.n))
+
+    def pairs(self, keys: Any) -> tuple[Any, Any]:
+        """Rows and columns of keys."""
+        return keys >> self.bits, keys & ((1 << self.bits) - 1)
 
     def sorted(self) -> Iterator[np.ndarray]:
         """What is in a bucket after the other, by keys; equal ones as they came."""
@@ -258,33 +276,28 @@ class _Buckets:
             part["key"].sort()
             return part
 
-        return read_ahead(take, range(self.n))
+        return read_ahead(map(take, range(self.n)))
 
 
 def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options) -> None:
     """All files of the store."""
     users, items = sides
-    counts, ranks = users.counts.copy(), []
+    counts = users.counts.copy()
     for side in sides:
         side.sort()
-        ranks.append(np.empty_like(side.order))
-        ranks[-1][side.order] = np.arange(side.known, dtype=np.int32)
     left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _SOME)
     kind = np.float64 if valued else None
     buckets = _Buckets(writer.folder, counts[users.order], items.known, left, kind)
     indices, values = writer.open("rows_indices.npy", np.int32), writer.open("rows_values.npy", np.float32)
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
-        for part in _chunks(writer.folder / _SPILLED, _ROW):
-            user, item = ranks[0][part["user"]], ranks[1][part["item"]]
-            buckets.add(user, item, part["value"] if valued else None)
-            bar.update(len(part))
-        del ranks, counts
-        os.unlink(writer.folder / _SPILLED)
+        buckets.deal(_ranked(writer.folder, sides, valued), bar)
+        for name in _SPILLED:
+            os.unlink(writer.folder / name)
         valued = False
         for part in buckets.sorted():
-            keys, data = _merged(part, sides, options)
-            rows, cols = np.divmod(keys, items.known)
+            keys, data = _merged(part, buckets, sides, options)
+            rows, cols = buckets.pairs(keys)
             indices.add(cols.astype(np.int32))
             values.add(data)
             valued |= bool((data != 1).any())
@@ -316,7 +329,7 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
     writer.describe(shape, int(indptr[-1]))
 
 
-def _merged(part: np.ndarray, sides: Sides, options: _Options) -> tuple[np.ndarray, np.ndarray]:
+def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options) -> tuple[Any, Any]:
     """Keys and values that are kept of a sorted bucket, whose duplicates are merged."""
     keys = part["key"]
     new = np.ones(len(keys), bool)
@@ -324,7 +337,7 @@ def _merged(part: np.ndarray, sides: Sides, options: _Options) -> tuple[np.ndarr
     starts = np.flatnonzero(new)
 
     def pair(k: int) -> str:
-        row, col = divmod(int(keys[starts[k]]), sides[1].known)
+        row, col = buckets.pairs(int(keys[starts[k]]))
         return f"user {sides[0].label(row)}, item {sides[1].label(col)}"
 
     if options.duplicates == "error" and not new.all():
@@ -344,15 +357,15 @@ def _columns(
     buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
-        at = 0
-        parts = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
-        for cols, *values in zip(*parts, strict=True):
-            buckets.add(cols, rows.rows_between(at, at + len(cols)), values[0] if values else None)
-            at += len(cols)
-            bar.update(len(cols))
+        columns = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
+        parts = (
+            (cols, rows.rows_between(_CHUNK * k, _CHUNK * k + len(cols)), *values)
+            for k, (cols, *values) in enumerate(zip(*columns, strict=True))
+        )
+        buckets.deal(parts, bar)
         files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
         for part in buckets.sorted():
-            files[0].add((part["key"] % n_users).astype(np.int32))
+            files[0].add(buckets.pairs(part["key"])[1].astype(np.int32))
             if valued:
                 files[1].add(part["value"])
             bar.update(len(part))

@@ -82,7 +82,8 @@ class Given:
         for side, (ids, labels) in enumerate(((users, self.user_ids), (items, self.item_ids))):
             assert labels is not None
             at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
-            if ids is not None and not _are(ids.labels, labels):
+            # The labels of a store and of the model that was fitted to it are the same memory.
+            if ids is not None and ids.labels.__array_interface__ != labels.__array_interface__:
                 refuse_kind(ids, labels, name)
                 at = ids.index(labels, missing="mark")
                 new = np.flatnonzero(at < 0)
@@ -140,12 +141,6 @@ def is_frame(X: Any) -> bool:
     """Whether something is a pandas or polars DataFrame or an arrow table."""
     # One of the names of arrow, polars and pandas.
     return any(hasattr(X, name) for name in ("column_names", "get_column", "iloc")) and hasattr(X, "columns")
-
-
-def _are(labels: np.ndarray, others: np.ndarray) -> bool:
-    """Whether labels are the same memory, as those of a store and of the model that was fitted to it."""
-    same = labels.shape == others.shape and labels.dtype == others.dtype
-    return same and labels.ctypes.data == others.ctypes.data
 
 
 def beside(

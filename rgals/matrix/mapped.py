@@ -1,9 +1,9 @@
 """A matrix that stays on its disk: a `CSR` whose entries are read in parts, block after block of rows."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ class StoredCSR(CSR):
     def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, CSR]]:
         """First row, row behind the last, and matrix of every block; the next is read meanwhile."""
         spans = pairwise((self.cuts() if cuts is None else cuts).tolist())
-        yield from read_ahead(lambda span: (*span, self.slice_rows(*span)), spans)
+        yield from read_ahead((*span, self.slice_rows(*span)) for span in spans)
 
     def slice_rows(self, start: int, stop: int) -> CSR:
         """The matrix of the rows from ``start`` on, before ``stop``, in memory."""
@@ -189,14 +189,12 @@ class StoredCSR(CSR):
         return self.slice_rows(0, self.n_rows)
 
 
-def read_ahead(read: Callable[[Any], Any], spans: Iterable[Any]) -> Iterator[Any]:
-    """``read(span)`` of one span after the other, each while the one before is in use: one thread."""
+def read_ahead(found: Iterator[Any]) -> Iterator[Any]:
+    """What an iterator finds, each made while the one before is in use: by one thread."""
     from concurrent.futures import ThreadPoolExecutor
 
-    spans = iter(spans)
     with ThreadPoolExecutor(1) as pool:
-        ahead = [pool.submit(read, span) for span in islice(spans, 1)]
-        while ahead:
-            done = [ahead.pop().result()]
-            ahead = [pool.submit(read, span) for span in islice(spans, 1)]
+        ahead = [pool.submit(next, found, None)]
+        while (done := [ahead.pop().result()])[0] is not None:  # in a list, so that nothing keeps it here
+            ahead.append(pool.submit(next, found, None))
             yield done.pop()

@@ -374,9 +374,9 @@ def test_reading_ahead_keeps_the_order_and_raises_in_its_place():
             raise ValueError("three")
         return k
 
-    assert list(read_ahead(read, [0, 1, 2])) == [0, 1, 2]
-    assert list(read_ahead(read, [])) == []
-    ahead = read_ahead(read, [0, 1, 2, 3, 4])
+    assert list(read_ahead(map(read, [0, 1, 2]))) == [0, 1, 2]
+    assert list(read_ahead(map(read, []))) == []
+    ahead = read_ahead(map(read, [0, 1, 2, 3, 4]))
     assert [next(ahead) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
         next(ahead)
