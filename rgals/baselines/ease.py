@@ -151,6 +151,9 @@ class EASE(Baseline):
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> Any:
         return Histories(snapshot.weighting.rows(rows))
 
+    def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
+        return np.ascontiguousarray(queries.matrix.to_scipy(items.dtype) @ items)
+
     def _scores_of(self, snapshot: Snapshot, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
         histories: Any = snapshot.user_factors
         past = histories[rows].matrix
@@ -173,7 +176,7 @@ class EASE(Baseline):
         step = max(1, _BLOCK // (n_items * dtype.itemsize))
         for start in range(0, len(queries), step):  # of nobody, there is nothing to do
             rows = start, min(start + step, len(queries))
-            dense = np.ascontiguousarray(queries.matrix.slice_rows(*rows).to_scipy(items.dtype) @ items)
+            dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
             if each:
                 dense[~candidates.slice_rows(*rows).to_scipy(bool).toarray()] = -np.inf

@@ -34,7 +34,7 @@ from .compile import inner
 def add(x):
     return x + 1
 """
-RUNTIME = ["runtime/aligned", "runtime/caches", "runtime/version"]
+RUNTIME = ["runtime/aligned", "runtime/caches", "runtime/errors", "runtime/version"]
 PLACES = ["beside the package", "NUMBA_CACHE_DIR", "numba's user folder"]
 
 
