@@ -250,7 +250,9 @@ def test_what_a_folder_hides_is_no_source_and_links_are_not_lost(tmp_path):
         link.unlink()
 
 
-def test_values_of_some_files_and_columns_by_name(tmp_path):
+def test_values_of_some_files_and_columns_by_name(tmp_path, monkeypatch):
+    """Rows of files without values count 1, also where these come first and are many pieces."""
+    monkeypatch.setattr(module, "_CHUNK", 1)
     (tmp_path / "a.csv").write_text("who,what\na,x\nb,x\n")
     (tmp_path / "b.csv").write_text("who,what,n\na,x,2\nb,y,4\n")
     files, columns = [tmp_path / "a.csv", tmp_path / "b.csv"], {"user": "who", "item": "what"}
