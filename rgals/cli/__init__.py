@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
         known = args.parser._option_string_actions
-        near = [name for word in unknown for name in get_close_matches(word.partition("=")[0], known)]
+        near = {name for word in unknown for name in get_close_matches(word.split("=")[0], known)}
         said = f"unrecognized arguments: {' '.join(unknown)}"
-        args.parser.error(f"{said}; did you mean {' or '.join(near)}?" if near else said)
+        args.parser.error(f"{said}; did you mean {' or '.join(sorted(near))}?" if near else said)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started this, such as a daemon
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from rgals.matrix.csr import CSR
-from rgals.metrics._judged import judge
+from rgals.metrics import judge
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

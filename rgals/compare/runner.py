@@ -320,7 +320,7 @@ class Runner:
     def _trial(self, method: Method, bar: Bar, params: Params) -> float:
         def measure() -> dict[str, Any]:
             _, history, error = self._fit(method, params, seed=0)
-            # Of what is no NaN.
+            # fmax passes over NaN, of which no comparison finds the best.
             best = float(np.fmax.reduce([0.0, *(record[self.metric] for record in history if not error)]))
             seconds = history[-1]["seconds"] if history else 0.0
             return {"best": best, "seconds": seconds, "epochs": len(history), "error": error}

@@ -174,7 +174,7 @@ def _folder(target: Path) -> Iterator[Path]:
             yield folder
             os.rename(folder, target)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)  # where it has its new name, there is none
 
 
 # ---------------------------------------------------------------------------------------- what is read

@@ -190,7 +190,7 @@ class StoredCSR(CSR):
 
 
 def read_ahead(found: Iterator[Any]) -> Iterator[Any]:
-    """What an iterator finds, each made while the one before is in use: by one thread."""
+    """What an iterator finds, none of it None, each made while the one before is in use: by one thread."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
