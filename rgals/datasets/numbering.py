@@ -13,6 +13,7 @@ from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryE
 from rgals.runtime.memory import readable
 
 _FIRST = 1 << 16  # ids that there is room for at the beginning
+_FULL = 0.7  # share of the table's places that are taken at most
 
 
 class Numbering:
@@ -23,8 +24,17 @@ class Numbering:
         self.beside: Numbering | None = None
         self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
         self.trimmed = False  # texts of a text file, which are integers where all of them are
-        table, ends = np.zeros(4 * _FIRST, np.int32), np.zeros(_FIRST + 1, np.int64)
-        self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), np.zeros(_FIRST, np.int64))
+        # As much as may ever be needed, of which the system gives what is touched: nothing moves when ids
+        # come, and the pages are large ones, so that few of many random reads wait for a page's address.
+        most = max(room, 16 * _FIRST)
+        table, counts = np.zeros(most // 4, np.int32), np.zeros(most // 16, np.int64)
+        self._space = Names(table, np.zeros(most // 16 + 1, np.int64), np.empty(most, np.uint8), counts)
+        self._take(4 * _FIRST, _FIRST, 16 * _FIRST)
+
+    def _take(self, slots: int, n: int, size: int) -> None:
+        """Use as much of the space: places of the table, ids, bytes of texts."""
+        sizes = (slots, n + 1, size, n)
+        self._names = Names(*(array[:length] for array, length in zip(self._space, sizes, strict=True)))
 
     @property
     def counts(self) -> np.ndarray:
@@ -74,29 +84,26 @@ class Numbering:
 
     def _grow(self, length: int) -> None:
         table, ends, text, counts = self._names
-        full = self.known >= min(len(counts), int(texts._FULL * len(table)))
         if self.known > MAX_INDEX - 1:
             raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
-        n = len(counts) * 3 // 2 if full else len(counts)
-        size = len(text) if full and len(text) - ends[self.known] > length else len(text) * 3 // 2 + length
-        slots = len(table) if n < texts._FULL * len(table) else 2 * len(table)
+        n = max(len(counts), self.known * 3 // 2)
+        size = max(len(text), int(ends[self.known]) * 3 // 2 + length)
+        slots = len(table) if n < _FULL * len(table) else 2 * len(table)
         needed = 4 * slots + 16 * n + size + (0 if self.beside is None else self.beside.bytes)
         if needed > self.room:
             raise InsufficientMemoryError(
                 f"ids, {self.known:,} {self.what}s and more, take {readable(needed)} beside what else a "
                 f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
-        # In place where the system can: a copy would take as much again.
-        is_full = slots > len(table)
-        for array, room in ((table, slots), (counts, n), (ends, n + 1), (text, size)):
-            array.resize(room, refcheck=False)
-        if is_full:
+        self._take(slots, n, size)
+        if slots > len(table):
             table[:] = 0
             texts.fill(self._names, self.known)
 
     def sort(self) -> None:
         """Order the labels; what was needed to number more is freed, counts too."""
         self._names = self._names._replace(table=np.zeros(1, np.int32), counts=np.zeros(0, np.int64))
+        self._space = self._names
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:

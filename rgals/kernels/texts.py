@@ -11,13 +11,13 @@ from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import prefetch
 
 _AHEAD = 8  # texts between two steps of looking ahead: memory answers meanwhile
-_FULL = 0.7  # share of the places that are taken at most
 
 
 class Names(NamedTuple):
     """Texts and how often each came: text k is ``text[ends[k]:ends[k + 1]]``.
 
-    ``table`` (a power of two) has k + 1 at the place that the text's hash says, or behind it; 0 is free.
+    ``table`` has k + 1 at the place that the text's hash says, or behind it; 0 is free. It is a power of two
+    that is greater than the length of ``counts``.
     """
 
     table: np.ndarray  # int32
@@ -97,7 +97,6 @@ def number(first, known, offsets, text, names, hashes, codes):
     at which it ended and how many distinct ones there are now.
     """
     n, mask = len(codes), np.uint64(len(names.table) - 1)
-    most = min(len(names.counts), np.int64(_FULL * len(names.table)))
     for i in range(first, n):
         hashes[i] = _hash(text, offsets[i], offsets[i + 1])
     for i in range(first, n):
@@ -108,7 +107,7 @@ def number(first, known, offsets, text, names, hashes, codes):
             code = names.table[at] - 1
             if code < 0:
                 place = names.ends[known]
-                if known >= most or place + end - begin > len(names.text):
+                if known == len(names.counts) or place + end - begin > len(names.text):
                     return i, known
                 for k in range(end - begin):
                     names.text[place + k] = text[begin + k]
