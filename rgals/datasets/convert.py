@@ -88,7 +88,7 @@ def convert(
         The folder of the store, which must not be there yet.
     memory : str or int, default "1GB"
         Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must
-        fit: a text takes its bytes and about 30 more.
+        fit: a text takes its bytes and about 40 more.
     columns : dict, optional
         Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; by default those
         with usual names.

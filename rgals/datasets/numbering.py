@@ -27,9 +27,9 @@ class Numbering:
         # As much as may ever be needed, of which the system gives what is touched: nothing moves when ids
         # come, and the pages are large ones, so that few of many random reads wait for a page's address.
         most = max(room, 16 * _FIRST)
-        table, counts = np.zeros(most // 4, np.int32), np.zeros(most // 16, np.int64)
+        table, counts = np.zeros(most // 8, np.uint64), np.zeros(most // 16, np.int64)
         self._space = Names(table, np.zeros(most // 16 + 1, np.int64), np.empty(most, np.uint8), counts)
-        self._take(4 * _FIRST, _FIRST, 16 * _FIRST)
+        self._take(2 * _FIRST, _FIRST, 16 * _FIRST)
 
     def _take(self, slots: int, n: int, size: int) -> None:
         """Use as much of the space: places of the table, ids, bytes of texts."""
@@ -60,7 +60,7 @@ class Numbering:
             found = f"{names[self.kind]} in one source and {names[kind]} in another"
             raise InputError(f"the {self.what}s are {found}; write them alike in all sources")
         self.kind = kind
-        codes, hashes, at = np.empty(len(column), np.int32), np.empty(len(column), np.uint64), 0
+        codes, hashes, at = np.empty(len(column), np.int32), np.zeros(len(column) + texts.AHEAD, np.uint64), 0
         while True:
             at, self.known = texts.number(at, self.known, offsets, text, self._names, hashes, codes)
             if at == len(codes):
@@ -89,7 +89,7 @@ class Numbering:
         n = max(len(counts), self.known * 3 // 2)
         size = max(len(text), int(ends[self.known]) * 3 // 2 + length)
         slots = len(table) if n < _FULL * len(table) else 2 * len(table)
-        needed = 4 * slots + 16 * n + size + (0 if self.beside is None else self.beside.bytes)
+        needed = 8 * slots + 16 * n + size + (0 if self.beside is None else self.beside.bytes)
         if needed > self.room:
             raise InsufficientMemoryError(
                 f"ids, {self.known:,} {self.what}s and more, take {readable(needed)} beside what else a "
@@ -102,7 +102,7 @@ class Numbering:
 
     def sort(self) -> None:
         """Order the labels; what was needed to number more is freed, counts too."""
-        self._names = self._names._replace(table=np.zeros(1, np.int32), counts=np.zeros(0, np.int64))
+        self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
         self._space = self._names
         labels = self._labels()
         if isinstance(labels, np.ndarray):

@@ -10,17 +10,19 @@ from numba.extending import intrinsic
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import prefetch
 
-_AHEAD = 8  # texts between two steps of looking ahead: memory answers meanwhile
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_STEP = 8  # texts between two steps of looking ahead: memory answers meanwhile
+AHEAD = 3 * _STEP
 
 
 class Names(NamedTuple):
     """Texts and how often each came: text k is ``text[ends[k]:ends[k + 1]]``.
 
-    ``table`` has k + 1 at the place that the text's hash says, or behind it; 0 is free. It is a power of two
-    that is greater than the length of ``counts``.
+    ``table`` has k + 1 at the place that the text's hash says, or behind it, and beside it the hash's upper
+    half, so that few other texts are read; 0 is free. It is a power of two, and longer than ``counts``.
     """
 
-    table: np.ndarray  # int32
+    table: np.ndarray  # uint64
     ends: np.ndarray  # int64
     text: np.ndarray  # uint8
     counts: np.ndarray  # int64
@@ -74,51 +76,52 @@ def _same(text, begin, end, names, code):
 
 
 @inner(forceinline=True)
-def _look_ahead(i, n, hashes, mask, names):
-    """Ask for what texts that come soon will read: the place, then what it leads to, then the text there."""
-    if i + 3 * _AHEAD < n:
-        prefetch(names.table, np.int64(hashes[i + 3 * _AHEAD] & mask))
-    if i + 2 * _AHEAD < n:
-        code = names.table[hashes[i + 2 * _AHEAD] & mask] - 1
-        if code >= 0:
-            prefetch(names.ends, code)
-            prefetch(names.counts, code)
-    if i + _AHEAD < n:
-        code = names.table[hashes[i + _AHEAD] & mask] - 1
-        if code >= 0:
-            prefetch(names.text, names.ends[code])
+def _find(hashed, at, table):
+    """The first place from ``at`` on that is free, or has a text of which half of the hash is the same.
+
+    And the number of that text; -1 where the place is free.
+    """
+    mask = np.uint64(len(table) - 1)
+    while table[at & mask] != 0 and (table[at & mask] ^ hashed) >> _HALF != 0:
+        at += np.uint64(1)
+    return at & mask, np.int64(table[at & mask] & _LOW) - 1
 
 
 @entry(nogil=True)
 def number(first, known, offsets, text, names, hashes, codes):
     """Number the texts from ``first`` on; ends early where ``names`` are full.
 
-    Text i is ``text[offsets[i]:offsets[i + 1]]``; ``hashes`` (uint64, (n,)) is work space. Returns the text
-    at which it ended and how many distinct ones there are now.
+    Text i is ``text[offsets[i]:offsets[i + 1]]``; ``hashes`` (uint64, 0 in the last `AHEAD`, which are more
+    than there are texts) is work space. Returns the text at which it ended and how many distinct ones there
+    are now.
     """
-    n, mask = len(codes), np.uint64(len(names.table) - 1)
+    n, table = len(codes), names.table
     for i in range(first, n):
         hashes[i] = _hash(text, offsets[i], offsets[i + 1])
     for i in range(first, n):
-        _look_ahead(i, n, hashes, mask, names)
+        # Ask for what texts that come soon will read: the place, then what it leads to, then the text there.
+        # Asking does no harm where that is nothing (-1).
+        prefetch(table, np.int64(hashes[i + AHEAD] & np.uint64(len(table) - 1)))
+        soon = hashes[i + 2 * _STEP]
+        code = _find(soon, soon, table)[1]
+        prefetch(names.ends, code)
+        prefetch(names.counts, code)
+        soon = hashes[i + _STEP]
+        prefetch(names.text, names.ends[_find(soon, soon, table)[1]])
         begin, end = offsets[i], offsets[i + 1]
-        at = hashes[i] & mask
-        while True:
-            code = names.table[at] - 1
-            if code < 0:
-                place = names.ends[known]
-                if known == len(names.counts) or place + end - begin > len(names.text):
-                    return i, known
-                for k in range(end - begin):
-                    names.text[place + k] = text[begin + k]
-                names.ends[known + 1] = place + end - begin
-                code = known
-                known += 1
-                names.table[at] = known
-                break
-            if _same(text, begin, end, names, code):
-                break
-            at = (at + np.uint64(1)) & mask
+        at, code = _find(hashes[i], hashes[i], table)
+        while code >= 0 and not _same(text, begin, end, names, code):
+            at, code = _find(hashes[i], at + np.uint64(1), table)
+        if code < 0:
+            place = names.ends[known]
+            if known == len(names.counts) or place + end - begin > len(names.text):
+                return i, known
+            for k in range(end - begin):
+                names.text[place + k] = text[begin + k]
+            names.ends[known + 1] = place + end - begin
+            code = known
+            known += 1
+            table[at] = hashes[i] & ~_LOW | np.uint64(known)
         names.counts[code] += 1
         codes[i] = code
     return n, known
@@ -129,7 +132,8 @@ def fill(names, known):
     """Put the texts that are known into a table that is empty."""
     mask = np.uint64(len(names.table) - 1)
     for code in range(known):
-        at = _hash(names.text, names.ends[code], names.ends[code + 1]) & mask
-        while names.table[at] > 0:
+        hashed = _hash(names.text, names.ends[code], names.ends[code + 1])
+        at = hashed & mask
+        while names.table[at] != 0:
             at = (at + np.uint64(1)) & mask
-        names.table[at] = code + 1
+        names.table[at] = hashed & ~_LOW | np.uint64(code + 1)

@@ -95,10 +95,10 @@ print([values.tolist(), grads[0].tolist(), grads[1].tolist()])
 """,
     "texts": """
 import numpy as np
-from rgals.kernels.texts import Names, number
-names = Names(np.zeros(64, np.int32), np.zeros(21, np.int64), np.zeros(99, np.uint8), np.zeros(20, np.int64))
+from rgals.kernels.texts import AHEAD, Names, number
+names = Names(np.zeros(64, np.uint64), np.zeros(21, np.int64), np.zeros(99, np.uint8), np.zeros(20, np.int64))
 text, codes = np.frombuffer(b"abacab", np.uint8), np.empty(6, np.int32)
-number(0, 0, np.arange(7), text, names, np.empty(6, np.uint64), codes)
+number(0, 0, np.arange(7), text, names, np.zeros(6 + AHEAD, np.uint64), codes)
 print(codes.tolist())
 """,
     "fit": FIT.format(loss="IALS", rule="alpha0=.3", solver="auto"),
