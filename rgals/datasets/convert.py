@@ -243,7 +243,7 @@ class _Buckets:
 
     def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:
         """Deal out interactions, some at a time: rows, columns, and values if the buckets have them."""
-        for dealt, ends in read_ahead(map(self._in_order, parts)):
+        for dealt, ends in read_ahead(map(self._in_order, read_ahead(parts))):
             for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
                 if stop > start:
                     # Open no longer than that: there may be more than a process may open.
