@@ -102,8 +102,8 @@ class Numbering:
 
     def sort(self) -> None:
         """Order the labels; what was needed to number more is freed, counts too."""
-        self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
-        self._space = self._names
+        kept = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
+        self._names = self._space = kept
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:

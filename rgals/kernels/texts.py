@@ -65,22 +65,15 @@ def _same(text, begin, end, names, code):
     at = names.ends[code]
     if names.ends[code + 1] - at != end - begin:
         return False
-    whole = end - (end - begin) % 8
-    for k in range(begin, whole, 8):
-        if _word(names.text, at + k - begin) != _word(text, k):
-            return False
     same = True
-    for k in range(whole, end):
-        same &= names.text[at + k - begin] == text[k]
+    for k in range(end - begin):
+        same &= names.text[at + k] == text[begin + k]
     return same
 
 
 @inner(forceinline=True)
 def _find(hashed, at, table):
-    """The first place from ``at`` on that is free, or has a text of which half of the hash is the same.
-
-    And the number of that text; -1 where the place is free.
-    """
+    """The place from ``at`` on of a text with this half of the hash, and its number; or a free one, -1."""
     mask = np.uint64(len(table) - 1)
     while table[at & mask] != 0 and (table[at & mask] ^ hashed) >> _HALF != 0:
         at += np.uint64(1)
