@@ -36,8 +36,9 @@ def mark_shares(ax: Any, best: float) -> None:
     """Lines at shares of the best quality."""
     for share in SHARES:
         ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
-        where = {"xy": (1, share * best), "xycoords": ("axes fraction", "data")}
-        ax.annotate(f"{share:.0%} of best", **where, ha="right", va="top", fontsize=8, color="#777777")
+        # At the left, where curves are low yet.
+        where = {"xy": (0.01, share * best), "xycoords": ("axes fraction", "data")}
+        ax.annotate(f"{share:.0%} of best", **where, va="top", fontsize=8, color="#777777")
 
 
 def axes(ax: Any) -> Any:
@@ -68,7 +69,9 @@ def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
     """A logarithmic x axis where the values are positive and the largest is 20 times the least."""
     if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
         ax.set_xscale("log")
+        ax.xaxis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 1000 * min(values) else (1,))
         ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("")  # numbers of all ticks would lie on each other
 
 
 def _is_metric(name: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,21 @@ def test_time_to_quality_leaves_out_evaluation_and_marks_shares_of_the_best(watc
     best = max(row["ndcg@10"] for row in watched.history_)
     marks = [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(marks, [0.95 * best, 0.99 * best])
+
+
+def test_numbers_of_a_logarithmic_axis_do_not_lie_on_each_other():
+    history = [{"seconds": 0.01 * 1.6**k, "ndcg@10": 0.3 - 0.2 * 0.7**k} for k in range(10)]
+    ax = plots.time_to_quality(history)
+    assert ax.get_xscale() == "log"
+    ax.figure.canvas.draw()
+    labels = [
+        label for which in (False, True) for label in ax.get_xticklabels(minor=which) if label.get_text()
+    ]
+    left, right = ax.get_window_extent().intervalx
+    boxes = sorted(label.get_window_extent().intervalx.tolist() for label in labels)
+    shown = [(start, end) for start, end in boxes if end > left and start < right]
+    assert len(shown) > 3
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(shown))
 
 
 def test_a_sweep_runs_through_the_best_of_each_value(X):
