@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.given import Given, given
+from rgals.datasets.interactions import timestamps
 from rgals.datasets.times import in_unit_of, is_moment, moments
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import entry_rows, part_sizes, parts_by_position, random_parts
@@ -106,16 +107,9 @@ def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr
             "timestamps belong to the stored entries, so the matrix must be canonical: CSR with sorted rows, "
             "no duplicates and no stored zeros (call tocsr, sum_duplicates and eliminate_zeros first)"
         )
-    times = np.asarray(timestamp)
-    if times.shape != (matrix.nnz,):
-        raise ShapeError(f"timestamp has shape {times.shape}; the matrix stores {matrix.nnz} entries")
-    if times.dtype.kind not in "iufM":
-        raise InputTypeError(f"timestamp must hold numbers or datetime64, not {times.dtype}")
-    bad = np.flatnonzero(np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times))
-    if len(bad):
-        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
-        raise InputError(f"timestamp[{bad[0]}] (row {row}) is {times[bad[0]]}; it must be finite")
-    return found, matrix, times
+    if np.shape(timestamp) != (matrix.nnz,):
+        raise ShapeError(f"timestamp has shape {np.shape(timestamp)}; the matrix stores {matrix.nnz} entries")
+    return found, matrix, timestamps(timestamp, lambda k: f"timestamp[{k}] (row {entry_rows(matrix)[k]})")
 
 
 def leave_last_out(
@@ -202,31 +196,26 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     (array([[1., 0., 0.]]), array([[0., 1., 1.]]))
     """
     found, matrix, times = _with_timestamp(X, timestamp, columns)
-    cuts, numbers = _cuts(cut, times)
-    part = np.searchsorted(cuts, numbers, side="right")
+    cuts = _cuts(cut, times)
+    part = np.searchsorted(cuts, times, side="right")
     if len(part) and part.min() == part.max():  # as of a share, or of seconds where thousandths are meant
-        advice = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
-        raise ParameterError("cut", cut, f"{advice}; for a share give numpy.quantile of them")
+        problem = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
+        advice = "for a share give numpy.quantile of them (a number is in the unit of the timestamps)"
+        raise ParameterError("cut", cut, f"{problem}; {advice}")
     return _parts(found, matrix, part, len(cuts) + 1)
 
 
-def _cuts(cut: Any, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cuts in the unit of the timestamps, and these as numbers."""
+def _cuts(cut: Any, times: np.ndarray) -> np.ndarray:
+    """The cuts in the unit of the timestamps."""
     points = [cut] if is_moment(cut) or np.ndim(cut) == 0 else list(cut)
     dates = [is_moment(point) for point in points]
-    dated = times.dtype.kind == "M"
-    if any(dates) != all(dates) or (dated and not all(dates)):
-        advice = f"give a time in the unit of the timestamps ({times.dtype}), or dates"
-        raise ParameterError("cut", cut, advice)
-    if dated:
-        times = times.astype("datetime64[ns]").astype(np.int64)
+    if any(dates) != all(dates):
+        raise ParameterError("cut", cut, "give times in the unit of the timestamps, or dates")
     try:
-        cuts = np.asarray(points) if not any(dates) else moments(points)
-        if any(dates) and not dated:
-            cuts = in_unit_of(cuts, times)
+        cuts = in_unit_of(moments(points), times) if any(dates) else np.asarray(points)
     except (ValueError, TypeError) as error:
         raise ParameterError("cut", cut, f"{error}") from None
     bad = cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iuf"
     if bad or (cuts != cuts).any() or (cuts[1:] <= cuts[:-1]).any():
         raise ParameterError("cut", cut, "give one time, or several that increase")
-    return cuts, times
+    return cuts
