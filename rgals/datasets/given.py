@@ -117,7 +117,7 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     if is_frame(X):  # first: its columns are attributes
         X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
         if _is_matrix(X, columns, name):
-            user_ids, item_ids = _axes(X)
+            user_ids, item_ids = _axes(X, name)
             return Given(_matrix(X), user_ids, item_ids, frame=X)
         X = _read(X, wanted, name)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
@@ -242,10 +242,16 @@ def _matrix(frame: Any) -> Any:
     return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
 
 
-def _axes(frame: Any) -> tuple[Any, Any]:
+def _axes(frame: Any, name: str) -> tuple[Any, Any]:
     """The ids of rows and columns, which a pivot table of users and items has."""
     axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
-    if [list(_roles(list(getattr(axis, "names", ())))) for axis in axes] != [["user"], ["item"]]:
+    roles = [_roles(list(getattr(axis, "names", ()))) for axis in axes]
+    for axis, found, turned in zip(("index", "columns"), roles, ("item", "user"), strict=True):
+        if [*found] == [turned]:  # whose sides would be exchanged in silence
+            why = f"the {axis} of {name} is called {found[turned][0]!r}, like {turned}s; rows are users"
+            right = f"give {name}.T, or {name}.rename_axis({axis}=None) if its rows are users all the same"
+            raise InputError(f"{why} and columns items: {right}")
+    if [list(found) for found in roles] != [["user"], ["item"]]:
         return None, None
     return as_labels(axes[0].to_numpy()), as_labels(axes[1].to_numpy())
 

@@ -179,6 +179,28 @@ def test_a_pivot_table_brings_the_ids_of_its_axes():
     np.testing.assert_array_equal(fitted.transform(pivot[[30, 10, 20]]), fitted.transform(DENSE))
 
 
+@pytest.mark.parametrize("columns", [None, "matrix"])
+def test_a_pivot_table_of_items_and_users_is_refused_by_the_axis_that_says_so(columns):
+    right = pd.DataFrame(TABLE).pivot_table(index="user", columns="item", values="rating", fill_value=0.0)
+    turned, unnamed = right.T, right.rename_axis(index=None, columns=None)
+    assert len(set(right.to_numpy().ravel())) == 6 and not np.array_equal(right, turned)
+    for X, axis, role in (
+        (turned, "index", "'item'"),
+        (turned.rename_axis(columns=None), "index", "'item'"),
+        (turned.rename_axis(index=None), "columns", "'user'"),
+        (turned.rename_axis(index="sku", columns="Customer ID"), "index", "'sku'"),
+    ):
+        words = rf"the {axis} of X is called {role}.*give X\.T, or X\.rename_axis\({axis}=None\)"
+        with pytest.raises(InputError, match=words):
+            model().fit(X, columns=columns)
+        with pytest.raises(InputError, match=r"give validation\.T"):
+            model().fit(right, validation=X)
+    for X in (right, unnamed, right.rename_axis(columns=None), right.rename_axis(index=None)):
+        np.testing.assert_array_equal(model().fit(X, columns=columns or "matrix").seen_.toarray(), right)
+    as_it_is = turned.rename_axis(index=None, columns=None)
+    np.testing.assert_array_equal(model().fit(as_it_is, columns="matrix").seen_.toarray(), turned)
+
+
 # ------------------------------------------------------------------ ids
 
 
