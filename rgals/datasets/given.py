@@ -39,6 +39,7 @@ class Given:
     timestamp: np.ndarray | None = None
     split: np.ndarray | None = None
     frame: Any = None  # of which the matrix was made
+    of_rows: bool = False  # whether it was made of rows of users and items, in another order than these
 
     @property
     def labelled(self) -> bool:
@@ -49,6 +50,16 @@ class Given:
     def timed(self) -> Any:
         """The matrix, with times where there are some."""
         return self.matrix if self.timestamp is None else TimedMatrix.of(self.matrix, self.timestamp)
+
+    def refuse_beside(self, **arrays: Any) -> None:
+        """Raise where an array that is aligned with a matrix was given beside rows of users and items."""
+        # Its order would most likely be that of the rows, and it would go to others in silence.
+        for name, array in arrays.items():
+            if self.of_rows and array is not None:
+                role = re.sub("_ids$|s$", "", name)
+                why = f"{name} is in the order of a matrix, which is sorted; a frame has rows in any order"
+                give = f"make it a column of the frame, and give {_READ}(frame, {role}=NAME) with its name"
+                raise InputError(f"{why}; {give}")
 
     def csr(self) -> sp.csr_array:
         """The checked canonical matrix; float64 stays, anything else becomes float32."""
@@ -114,7 +125,8 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
-    if is_frame(X):  # first: its columns are attributes
+    of_rows = is_frame(X)
+    if of_rows:  # first: its columns are attributes
         X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
         if _is_matrix(X, columns, name):
             user_ids, item_ids = _axes(X, name)
@@ -123,7 +135,7 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
         times, split = getattr(X, "timestamp", None), getattr(X, "split", None)
         times = getattr(X.matrix, "times", None) if times is None else times
-        return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), times, split)
+        return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), times, split, of_rows=of_rows)
     X = on_host(getattr(X, "matrix", X))
     if isinstance(X, CSR) or sp.issparse(X):
         return Given(X)

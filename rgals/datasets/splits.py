@@ -96,6 +96,7 @@ def split_interactions(
 
 def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr_array, np.ndarray]:
     found = given(X, columns)
+    found.refuse_beside(timestamp=timestamp)
     timestamp, X = found.timestamp if timestamp is None else timestamp, found.matrix
     if timestamp is None:
         raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
@@ -121,7 +122,8 @@ def leave_last_out(
     ----------
     X : sparse CSR matrix, Interactions or frame, shape (n_users, n_items)
     timestamp : array-like, shape (nnz,), optional
-        Time of every stored entry, in the order of ``X.data``; by default those of the Interactions.
+        Time of every stored entry, in the order of ``X.data``; by default those of the Interactions, or of
+        the frame, whose times are a column of it.
     n : int or (int, int), default 1
         How many interactions of each user are held out; two numbers: validation and test (the latest).
     columns : dict or "matrix", optional

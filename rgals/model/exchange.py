@@ -77,6 +77,7 @@ class Interop(FactorRanker):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
+        data.refuse_beside(user_ids=user_ids, item_ids=item_ids)
         user_ids = data.user_ids if user_ids is None else user_ids
         item_ids = data.item_ids if item_ids is None else item_ids
         seen = as_csr(data.matrix, dtype=users.dtype, n_rows=len(users), n_cols=len(items))

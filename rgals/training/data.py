@@ -37,6 +37,7 @@ def read(
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
     found, halving = given(X, columns), getattr(model, "half_life", None) is not None
+    found.refuse_beside(user_ids=user_ids, item_ids=item_ids)
     names = None if found.frame is None else _names_of(found.frame)
     matrix = check_matrix(model, found.timed if halving else found.matrix, dtype)
     if matrix.times is not None and not halving:

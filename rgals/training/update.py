@@ -321,6 +321,7 @@ class Updated(FoldIn):
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
+        found.refuse_beside(**{f"{what}s": ids})
         if found.labelled:  # it brings its own
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS, Positions
+from rgals.baselines import EASE
 from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.given import given
@@ -430,6 +431,32 @@ def test_the_objective_of_a_frame_is_that_of_its_matrix(events):
     assert fitted.objective(events.sample(frac=1, random_state=3)) == fitted.objective(fitted.seen_)
     with pytest.raises(UnknownIdError, match="user 'zoe' is not known"):
         fitted.objective(pd.DataFrame({"user": ["zoe", "u1"], "item": [2**40, 2**40]}))
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_arrays_in_the_order_of_the_rows_of_a_frame_are_refused(events, kind):
+    """They were taken in the order of the matrix, whose entries are sorted: for other interactions."""
+    plain, times = events.drop(columns="timestamp"), events["timestamp"].to_numpy()
+    assert not np.array_equal(times, read_interactions(events).timestamp)
+    users, fitted = sorted({*events["user"]}), model().fit(events)
+    frame = kind(plain.to_dict("list"))
+    some = kind(plain[plain["user"].isin(users[:2])].to_dict("list"))
+    for name, role, call in (
+        ("timestamp", "timestamp", lambda: leave_last_out(frame, timestamp=times)),
+        ("timestamp", "timestamp", lambda: temporal_split(frame, 200, timestamp=times)),
+        ("user_ids", "user", lambda: model().fit(frame, user_ids=users)),
+        ("item_ids", "item", lambda: EASE().fit(frame, item_ids=range(25))),
+        ("users", "user", lambda: fitted.partial_fit_users(some, ["u1", "u0"])),
+    ):
+        line = rf"{name} is in the order of a matrix.*{READ}\(frame, {role}=NAME\)"
+        with pytest.raises(InputError, match=line):
+            call()
+    data = read_interactions(plain.assign(when=times), timestamp="when")
+    same = zip(leave_last_out(data), leave_last_out(events), strict=True)
+    assert all((a.matrix != b.matrix).nnz == 0 for a, b in same)
+    assert model().fit(data, user_ids=users[::-1]).user_ids_.tolist() == users[::-1]  # of its rows
+    pivot = plain.assign(n=1.0).pivot(index="user", columns="item", values="n").fillna(0)
+    assert model().fit(pivot, user_ids=users[::-1]).user_ids_.tolist() == users[::-1]
 
 
 def test_a_column_of_times_that_cannot_be_read_may_be_left_out():
