@@ -334,6 +334,9 @@ def build(
         return f"user {user_labels[user[k]]}, item {item_labels[item[k]]}"
 
     data, kept = stored_values(value, threshold, binary, pair, dislike_below)
+    if threshold is not None and not kept.any():
+        most = f"{value.max():g}{'' if columns.value is not None else ', as there is no column of values'}"
+        raise ParameterError("min_value", min_value, f"no value reaches it; they go up to {most}")
     if not kept.all():
         user, item, data = user[kept], item[kept], data[kept]
         rest = {name: array[kept] for name, array in rest.items()}

@@ -139,6 +139,8 @@ def leave_last_out(
     ------
     InputError
         There are no timestamps, or the matrix is not canonical so that they cannot be assigned.
+    ParameterError
+        No user has more than n interactions.
     ShapeError
         The timestamps are not as many as the entries.
 
@@ -158,9 +160,11 @@ def leave_last_out(
     found, matrix, times = _with_timestamp(X, timestamp, columns)
     order = np.lexsort((times, entry_rows(matrix)))
     counts = np.diff(matrix.indptr)
-    sizes = np.zeros((len(counts), 1 + len(held)), np.int64)
-    sizes[:, 1:] = np.where((counts > sum(held))[:, None], held, 0)
-    sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
+    if 0 < (most := counts.max(initial=0)) <= sum(held):
+        problem = f"nothing would be held out, as no user has more than {most} interactions"
+        raise ParameterError("n", n, f"{problem}; give at most {most - 1} in all")
+    sizes = np.outer(counts > sum(held), (0, *held))
+    sizes[:, 0] = counts - sizes.sum(axis=1)
     return _parts(found, matrix, parts_by_position(matrix, order, sizes), len(held) + 1)
 
 

@@ -161,7 +161,7 @@ class InteractionSplit(_Split):
         Raises
         ------
         ParameterError
-            ``n_splits`` is no integer >= 2.
+            ``n_splits`` is no integer >= 2, or so large that a fold would be empty.
         """
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)
@@ -173,5 +173,9 @@ class InteractionSplit(_Split):
         fold = np.empty(matrix.nnz, np.int64)
         fold[shuffled_within_rows(matrix, rng)] = (rank + np.repeat(first, counts)) % n_splits
         fold[np.repeat(counts == 1, counts)] = -1
+        sizes = np.bincount(fold + 1, minlength=n_splits + 1)[1:]
+        if matrix.nnz and not sizes.all():
+            told = f"there are {sizes.sum()} interactions of users who have several; give fewer folds"
+            raise ParameterError("n_splits", n_splits, f"{np.sum(sizes == 0)} folds would be empty: {told}")
         for k in range(n_splits):
             yield found.where(matrix, fold != k), found.where(matrix, fold == k)

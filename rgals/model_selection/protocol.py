@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -63,7 +64,8 @@ def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     -------
     Core
         ``(matrix, users, items)``: the largest part in which every user and item has enough, and which rows
-        and columns of ``X`` it consists of. It may be empty. It does not depend on the order of removal.
+        and columns of ``X`` it consists of. It may be empty, which is warned of. It does not depend on the
+        order of removal.
 
     Raises
     ------
@@ -82,6 +84,9 @@ def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     found = given(X, columns)
     matrix = found.csr()
     users, items = core_members(matrix, k_user, k_item)
+    if matrix.nnz and not (len(users) and len(items)):
+        what = f"k={k}: no users and items have so many interactions with each other"
+        warnings.warn(f"{what}, and the core is empty; give less", UserWarning, stacklevel=2)
     return Core(found.take(matrix, users, items), users, items)
 
 

@@ -219,6 +219,26 @@ def test_times_must_belong_to_the_entries(X):
             leave_last_out(X, np.zeros(X.nnz), n=n)
 
 
+def test_numbers_that_leave_nothing_are_named(X, rng):
+    """Parts without an interaction came in silence."""
+    times, counts = rng.permutation(X.nnz), np.diff(X.indptr)
+    most = counts.max()
+    assert most > counts.min()
+    for n in (int(most), 1000, (int(most) - 1, 1)):
+        with pytest.raises(ParameterError, match=rf"n=.*more than {most} .*give at most {most - 1} in all"):
+            leave_last_out(X, times, n=n)
+    assert leave_last_out(X, times, n=int(most) - 1)[1].nnz % (most - 1) == 0
+    assert leave_last_out(sp.csr_array((3, 2)), [])[0].shape == (3, 2)
+    for k in (1000, (0, 1000), (1000, 0)):
+        with pytest.warns(UserWarning, match=r"k=.*1000.*core is empty") as caught:
+            assert k_core(X, k).matrix.nnz == 0
+        assert caught[0].filename == __file__
+    for n_splits, few in ((1000, sp.csr_array(np.ones((3, 4)))), (2, sp.csr_array(np.eye(3)))):
+        with pytest.raises(ParameterError, match=rf"n_splits={n_splits} .* folds would be empty"):
+            next(InteractionSplit(n_splits, random_state=0).split(few))
+    assert len(list(InteractionSplit(3, random_state=0).split(sp.csr_array((3, 2))))) == 3
+
+
 def test_timestamps_of_interactions_are_used():
     data = read_interactions((["a", "a", "a", "b"], ["x", "y", "z", "x"], [1, 1, 1, 1], [5, 9, 7, 1]))
     train, test = leave_last_out(data)
@@ -307,6 +327,7 @@ def naive_core(dense: np.ndarray, k_user: int, k_item: int) -> tuple[np.ndarray,
         users, items = users[keep_users], items[keep_items]
 
 
+@pytest.mark.filterwarnings("ignore:k=.*core is empty")
 @given(st.integers(0, 10**6), st.integers(0, 6), st.integers(0, 6), st.floats(0.02, 0.5))
 def test_k_core_is_the_fixed_point(seed, k_user, k_item, density):
     dense = np.random.default_rng(seed).random((30, 25)) < density
@@ -316,6 +337,7 @@ def test_k_core_is_the_fixed_point(seed, k_user, k_item, density):
     np.testing.assert_array_equal(core.matrix.toarray(), dense[np.ix_(users, items)])
 
 
+@pytest.mark.filterwarnings("ignore:k=2.*core is empty")
 def test_k_core_peels_a_long_chain():
     # Item k is shared by users k and k + 1, so one short user unravels the whole path, one at a time.
     n = 300
