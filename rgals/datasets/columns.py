@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 
 ROLES = ("user", "item", "value", "timestamp", "split")
@@ -12,6 +14,7 @@ IDS, NUMBERS = ("user", "item"), ("value", "split")
 Batches = Iterator[tuple[dict[str, Any], int]]
 AUTOMATIC: dict[str, Any] = dict(zip(ROLES, (None, None, "auto", "auto", "auto"), strict=True))
 _SHOWN = 30  # column names in a message
+_FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 # Names under which public data sets and logs call their columns, most telling first: see `plain_name`.
 _NAMES = {
@@ -29,9 +32,43 @@ _NAMES = {
 KNOWN_NAMES = {role: tuple(names.split()) for role, names in _NAMES.items()}
 
 
+def is_frame(X: Any) -> bool:
+    """Whether something is a pandas or polars DataFrame or an arrow table."""
+    # One of the names of arrow, polars and pandas.
+    return any(hasattr(X, name) for name in ("column_names", "get_column", "iloc")) and hasattr(X, "columns")
+
+
+def is_column(X: Any) -> bool:
+    """Whether something is a frame of one column, which is taken wherever ids are."""
+    return is_frame(X) and X.shape[1] == 1
+
+
+def column_names(frame: Any) -> list:
+    """What the columns of a frame are called."""
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+
+
+def column_at(frame: Any, k: int) -> Any:
+    """A column of a frame by its place."""
+    if hasattr(frame, "get_column"):
+        column = frame.to_series(k)
+        # Of integers of 128 bits numpy has no arrays.
+        return np.array(column.to_list(), object) if "128" in str(column.dtype) else column
+    return frame.column(k) if hasattr(frame, "column_names") else frame.iloc[:, k]
+
+
 def plain_name(name: str) -> str:
     """A name in lower case, without separators and the type that RecBole adds (``User_ID:token``)."""
     return re.sub(r'[\s"_.-]', "", str(name).lower().split(":")[0])
+
+
+def roles_of(names: list) -> dict[str, list]:
+    """The columns that are called like a role."""
+    plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
+    told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
+    pairs = list(zip(names, told, strict=True))
+    found = {role: [name for name, text in pairs if text in known] for role, known in KNOWN_NAMES.items()}
+    return {role: columns for role, columns in found.items() if columns}
 
 
 def choose(

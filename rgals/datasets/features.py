@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import is_frame
+from rgals.datasets.columns import column_at, column_names, is_frame
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
@@ -27,8 +27,7 @@ def read_features(
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
     if is_frame(given):
-        names = given.column_names if hasattr(given, "column_names") else given.columns  # of arrow, or others
-        columns = {str(column): np.asarray(given[column].to_numpy()) for column in names}
+        columns = {str(each): np.asarray(column_at(given, k)) for k, each in enumerate(column_names(given))}
         for key in (label, f"{label}_id", f"{label}Id"):
             labels = columns.pop(key, labels)
         columns = {column: _plain(values) for column, values in columns.items()}

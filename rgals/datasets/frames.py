@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import choose
+from rgals.datasets.columns import choose, column_at, column_names
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, is_number, refuse, refuse_missing
 from rgals.files.archive import UNREADABLE
@@ -61,10 +61,8 @@ def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nda
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
-    is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
-    take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
-    at = choose(list(frame.column_names if is_arrow else frame.columns), wanted, origin)
-    return columns_of({role: take(position) for role, position in at.items()}, origin)
+    at = choose(column_names(frame), wanted, origin)
+    return columns_of({role: column_at(frame, position) for role, position in at.items()}, origin)
 
 
 def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import AUTOMATIC, KNOWN_NAMES, plain_name
+from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
@@ -25,7 +25,6 @@ _TABLE = range(2, 5)  # columns of integers that are ids, values and times rathe
 _READ = "rgals.datasets.read_interactions"
 _KINDS = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "decimal": "f"}
 _KINDS |= {"bool": "b", "boolean": "b"}
-_FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 
 @dataclass(frozen=True)
@@ -149,12 +148,6 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     return Given(X)
 
 
-def is_frame(X: Any) -> bool:
-    """Whether something is a pandas or polars DataFrame or an arrow table."""
-    # One of the names of arrow, polars and pandas.
-    return any(hasattr(X, name) for name in ("column_names", "get_column", "iloc")) and hasattr(X, "columns")
-
-
 def beside(
     X: Any, users: Any, items: Any, name: str, *, grow: bool = False
 ) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -177,7 +170,7 @@ def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.
     """A filter with ids (a store, `Interactions`, a frame) as a matrix of some users; others as they are."""
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, users, items, rows) for part in filter_)
-    if is_frame(filter_):
+    if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         found = given(filter_, name=name)
         filter_ = found if found.labelled else filter_  # whose columns might have another order
     if not hasattr(filter_, "user_ids"):
@@ -248,8 +241,8 @@ def _is_sparse(frame: Any) -> bool:
 
 def _matrix(frame: Any) -> Any:
     """The numbers of a frame whose columns are items."""
-    if hasattr(frame, "column_names"):
-        columns = [np.asarray(frame.column(k)) for k in range(frame.shape[1])]
+    if not hasattr(frame, "iloc"):
+        columns = [np.asarray(column_at(frame, k)) for k in range(frame.shape[1])]
         return np.reshape(columns, frame.shape[::-1]).T
     return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
 
@@ -257,7 +250,7 @@ def _matrix(frame: Any) -> Any:
 def _axes(frame: Any, name: str) -> tuple[Any, Any]:
     """The ids of rows and columns, which a pivot table of users and items has."""
     axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
-    roles = [_roles(list(getattr(axis, "names", ()))) for axis in axes]
+    roles = [roles_of(list(getattr(axis, "names", ()))) for axis in axes]
     for axis, found, turned in zip(("index", "columns"), roles, ("item", "user"), strict=True):
         if [*found] == [turned]:  # whose sides would be exchanged in silence
             why = f"the {axis} of {name} is called {found[turned][0]!r}, like {turned}s; rows are users"
@@ -268,29 +261,16 @@ def _axes(frame: Any, name: str) -> tuple[Any, Any]:
     return as_labels(axes[0].to_numpy()), as_labels(axes[1].to_numpy())
 
 
-def _names(frame: Any) -> list:
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
-
-
-def _roles(names: list) -> dict[str, list]:
-    """The columns that are called like a role."""
-    plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
-    told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
-    pairs = list(zip(names, told, strict=True))
-    found = {role: [name for name, text in pairs if text in known] for role, known in KNOWN_NAMES.items()}
-    return {role: columns for role, columns in found.items() if columns}
-
-
 def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     """Whether the columns of a frame are items; one that may be either is refused with the right lines."""
     if columns is not None:
         return isinstance(columns, str)
-    names, kinds = _names(frame), _kinds(frame)
-    roles, index = _roles(names), [n for n in getattr(getattr(frame, "index", None), "names", []) if n]
+    names, kinds = column_names(frame), _kinds(frame)
+    roles, index = roles_of(names), [n for n in getattr(getattr(frame, "index", None), "names", []) if n]
     if {"user", "item"} <= roles.keys():
         return False
     numeric = "O" not in kinds
-    in_index = _roles(index)
+    in_index = roles_of(index)
     if in_index and (roles or len(in_index) > 1 or not numeric or len(names) < 2):
         text = ", ".join(map(repr, index))
         raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
@@ -329,8 +309,8 @@ def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
     from rgals.datasets.frames import frame_columns
     from rgals.datasets.interactions import build
 
-    names = _names(frame)
-    used = [*wanted.values(), *sum(_roles(names).values(), [])]
+    names = column_names(frame)
+    used = [*wanted.values(), *sum(roles_of(names).values(), [])]
     unused = [n for n, kind in zip(names, _kinds(frame), strict=True) if kind in "if" and n not in used]
     try:
         columns = frame_columns(frame, wanted, "the table")
@@ -395,7 +375,7 @@ def _refuse_lists(X: Any, name: str) -> None:
 
 def _columns(keys: list, name: str) -> str:
     """Users, items and values among named columns, as text."""
-    roles = _roles(keys)
+    roles = roles_of(keys)
     found = _pair(keys, roles, keys[0]) + roles.get("value", [])[:1]
     return ", ".join(f"{name}[{key!r}]" for key in found)
 

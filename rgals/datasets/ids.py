@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.datasets.columns import column_at, column_names, is_column, is_frame
 from rgals.matrix.validate import integers
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
@@ -30,8 +31,10 @@ def as_labels(labels: Any) -> np.ndarray:
     """One or more ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
     # Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
     # of which few are very long. Anything else is an `InputTypeError`.
+    labels = column_at(labels, 0) if is_column(labels) else labels
     if len(getattr(labels, "shape", ())) > 1 or (isinstance(labels, np.ndarray) and labels.ndim == 0):
-        raise InputTypeError(f"ids must be one-dimensional, not of shape {labels.shape}")
+        line = f"; give one of the columns, {column_names(labels)}" if is_frame(labels) else ""
+        raise InputTypeError(f"ids must be one-dimensional, not of shape {labels.shape}{line}")
     if not isinstance(labels, np.ndarray):
         single = isinstance(labels, str | bytes) or not hasattr(labels, "__iter__")
         return _from_items([labels] if single else list(labels))

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.datasets.columns import is_column
 from rgals.kernels import topk as kernel
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import kept_columns
@@ -121,7 +122,7 @@ def as_factors(
 
 def is_matrix(filter_: Any) -> bool:
     """Whether a filter has a row for each query, rather than one list for all."""
-    return len(getattr(filter_, "shape", ())) == 2
+    return len(getattr(filter_, "shape", ())) == 2 and not is_column(filter_)
 
 
 def topk(

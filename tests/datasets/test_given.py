@@ -376,6 +376,43 @@ def test_filters_take_frames_by_their_ids_and_none_for_a_matrix():
                 fitted.recommend(Positions([0]), **{name: wide})
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_a_frame_of_one_column_is_ids_wherever_ids_are_taken(events, kind):
+    fitted = model().fit(events)
+    users, items = ["u3", "u0", "u9"], fitted.item_ids_[[7, 2, 11]].tolist()
+    who, what = kind({"user_id": users}), kind({"item_id": items})
+    for call in (
+        lambda users, items: fitted.recommend(users, 2, candidates=items),
+        lambda users, items: fitted.recommend(users, 2, exclude_items=items),
+        lambda users, items: fitted.recommend_ids(users, 2, candidates=items),
+        lambda users, items: fitted.similar_items(items, 2, candidates=items),
+    ):
+        got, wanted = call(who, what), call(users, items)
+        assert wanted.ids.tolist() == got.ids.tolist() and len({*wanted.ids.ravel()}) > 1
+    assert fitted.predict(who, what).tolist() == fitted.predict(users, items).tolist()
+    both = kind({"user_id": users, "item_id": items})
+    with pytest.raises(InputTypeError, match=r"users: .*\(3, 2\); give one of the columns, \['user_id',"):
+        fitted.recommend(both)
+
+
+@pytest.mark.parametrize("first", [5, 1 << 63, -(1 << 62)])
+def test_integers_of_128_bits_are_ids_values_and_times_where_64_hold_them(first):
+    numbers = [first + k // 3 for k in range(12)]
+    frame = {"user_id": numbers, "item_id": [k % 5 for k in range(12)], "rating": range(1, 13)}
+    wide = pl.DataFrame({name: pl.Series(list(x), dtype=pl.Int128) for name, x in frame.items()})
+    found = given(wide)
+    assert found.user_ids.tolist() == sorted({*numbers}) and found.matrix.sum() == 78
+    fitted = model(values="raw").fit(wide.with_columns(timestamp=pl.Series(range(12), dtype=pl.Int128)))
+    assert fitted.recommend_ids(wide["user_id"][:1]).ids.shape == (1, 10)
+    with pytest.raises(InputTypeError, match="user: integer ids must fit 64 bits; give larger ones as"):
+        given(wide.with_columns(pl.col("user_id") + (1 << 66)))
+    many = {f"i{k}": pl.Series([1, 0, 2 + k], dtype=pl.Int128) for k in range(6)}
+    assert model(values="raw").fit(pl.DataFrame(many)).seen_.toarray()[2].tolist() == [2, 3, 4, 5, 6, 7]
+    unnamed = pl.DataFrame({"a": wide["user_id"], "b": wide["item_id"]})
+    with pytest.raises(InputError, match=r'columns=\{"user": "a", "item": "b"\}'):
+        given(unnamed)
+
+
 # ------------------------------------------------------------------ ids travel
 
 
@@ -402,7 +439,8 @@ def test_splits_and_folds_keep_the_ids(events):
     fold = next(iter(UserSplit(4, random_state=0).split(events)))
     assert fold.train.user_ids.tolist() == data.user_ids[fold.train_users].tolist()
     assert fold.held_out.user_ids.tolist() == data.user_ids[fold.test_users].tolist()
-    core = k_core(events, 9)
+    core = k_core(events, 7)
+    assert 0 < len(core.items) < len(data.item_ids)
     assert core.matrix.item_ids.tolist() == data.item_ids[core.items].tolist()
     again = temporal_split(k_core(parts["time"][0], 2).matrix, 100)
     assert min(part.nnz for part in again) > 10 and again[0].timestamp.max() < 100 <= again[1].timestamp.min()
