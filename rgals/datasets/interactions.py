@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,8 +179,8 @@ class Interactions:
         ParameterError
             The name ends otherwise.
         """
-        if Path(path).suffix != ".npz":
-            raise ParameterError("path", str(path), "give a name that ends in .npz")
+        if not str(path).endswith(".npz"):
+            raise ParameterError("path", path, "give a name that ends in .npz")
         user, item = entry_rows(self.matrix).astype(np.int32), self.matrix.indices.astype(np.int32)
         arrays = {"user": user, "item": item, "rating": self.matrix.data.astype(np.float32)}
         if self.timestamp is not None:

@@ -8,7 +8,6 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
@@ -33,10 +32,10 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
     """The kind of file to write: as told, or by the ending of the name."""
     if given is not None:
         return check_choice("format", given, FORMATS)
-    suffix = Path(path).suffix.lower()
+    suffix = os.path.splitext(str(path))[1].lower()
     if suffix not in SUFFIXES:
         advice = f"end the name in {', '.join(SUFFIXES)} or give format="
-        raise ParameterError("out", os.fspath(path), advice)
+        raise ParameterError("out", str(path), advice)
     return SUFFIXES[suffix]
 
 

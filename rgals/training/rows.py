@@ -84,7 +84,7 @@ class OfRows(FactorRanker):
         >>> Popularity().fit(X).score(X)
         1.0
         """
-        fixed, state, rows = self._read_rows(X)
+        fixed, state, rows = self._read_rows(given(X))
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         if not hidden.nnz:
             raise InputError(f"X (shape {rows.shape}) has no row of two interactions, to hide one of them")

@@ -29,6 +29,7 @@ from rgals.model_selection import (
     tune,
 )
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, RgalsError, UnknownIdError
+from rgals.scoring import recommend_all
 from rgals.sgd import SGDRanker
 
 pd = pytest.importorskip("pandas")
@@ -411,6 +412,16 @@ def test_integers_of_128_bits_are_ids_values_and_times_where_64_hold_them(first)
     unnamed = pl.DataFrame({"a": wide["user_id"], "b": wide["item_id"]})
     with pytest.raises(InputError, match=r'columns=\{"user": "a", "item": "b"\}'):
         given(unnamed)
+
+
+def test_none_in_place_of_data_or_of_a_path_is_refused_by_name(events):
+    fitted, data = model().fit(events), read_interactions(events)
+    with pytest.raises(InputTypeError, match="X must be a matrix or a frame.* not NoneType"):
+        fitted.score(None)
+    with pytest.raises(ParameterError, match=r"path=None .*ends in \.npz"):
+        data.save(None)
+    with pytest.raises(ParameterError, match=r"out='None' .*end the name in"):
+        recommend_all(fitted, out=None)
 
 
 # ------------------------------------------------------------------ ids travel
