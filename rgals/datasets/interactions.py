@@ -183,10 +183,8 @@ class Interactions:
             raise ParameterError("path", path, "give a name that ends in .npz")
         user, item = entry_rows(self.matrix).astype(np.int32), self.matrix.indices.astype(np.int32)
         arrays = {"user": user, "item": item, "rating": self.matrix.data.astype(np.float32)}
-        if self.timestamp is not None:
-            arrays["timestamp"] = self.timestamp
-        if self.split is not None:
-            arrays["split"] = self.split.astype(np.int8)
+        marks = {"timestamp": self.timestamp, "split": self.split}
+        arrays |= {name: mark for name, mark in marks.items() if mark is not None}
         arrays |= self.users.to_arrays("user_") | self.items.to_arrays("item_")
         with atomic_file(path) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -335,7 +333,7 @@ def build(
     data, kept = stored_values(value, threshold, binary, pair, dislike_below)
     if threshold is not None and not kept.any():
         most = f"{value.max():g}{'' if columns.value is not None else ', as there is no column of values'}"
-        raise ParameterError("min_value", min_value, f"no value reaches it; they go up to {most}")
+        raise InputError(f"no interaction is left: min_value={min_value} is above all values, up to {most}")
     if not kept.all():
         user, item, data = user[kept], item[kept], data[kept]
         rest = {name: array[kept] for name, array in rest.items()}
