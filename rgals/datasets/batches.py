@@ -71,8 +71,6 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
             where = partial(_where, f"{path}, row", range(first, first + len(part["user"])))
-            for role in ("user", "item"):
-                refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
             user, item = (_ids(part[role], role, where) for role in ("user", "item"))
             yield Batch(user, item, value, where, False, int(share * os.path.getsize(path)))
@@ -119,6 +117,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
 def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
     """Ids as an arrow array of integers or texts, which dates, bytes and floats that are whole become."""
     pa = optional("pyarrow", "")
+    refuse_missing(column, role, where)
     kind = getattr(column, "type", None)
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     if kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string())):

@@ -336,8 +336,9 @@ def _refuse_lists(X: Any, name: str) -> None:
         text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)
         read = "rgals.matrix.open_matrix" if os.path.isdir(text) else _READ
         raise InputTypeError(f'{must}, not {type(X).__name__}; give {read}("{text}") if that names a file')
-    if isinstance(X, Mapping):
-        columns = _columns(list(X), name) if len(X) > 1 else "users, items"
+    fields = list(X) if isinstance(X, Mapping) else getattr(getattr(X, "dtype", None), "names", None)
+    if fields is not None:  # a dict or a structured array
+        columns = _columns(list(fields), name) if len(fields) > 1 else "users, items"
         give = f"give {_READ}(({columns})) if that holds columns"
         raise InputTypeError(f"{must}, not {type(X).__name__}; {give}")
     if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
@@ -360,8 +361,6 @@ def _refuse_lists(X: Any, name: str) -> None:
         if isinstance(X, tuple):
             give = f"give {_READ}({name}) if it holds columns, {_READ}(tuple(zip(*{name}))) if records"
         raise InputError(f"{name} is a {type(X).__name__} of records, not of numeric rows; {give}")
-    if fields := getattr(getattr(X, "dtype", None), "names", None):
-        raise InputTypeError(f"{name} is a structured array; give {_READ}(({_columns(list(fields), name)}))")
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
         advice = f"give {_READ}(tuple({name}.T)) if each row is an interaction"
         raise InputTypeError(f"{name} is an array of text, not of numbers; {advice}")

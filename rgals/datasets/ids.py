@@ -42,11 +42,8 @@ def as_labels(labels: Any) -> np.ndarray:
         return labels.astype(np.uint64 if labels.dtype == np.uint64 else np.int64, copy=False)
     if labels.dtype.kind == "U":
         return labels
-    if labels.dtype.kind == "M":
-        distinct, codes = np.unique(labels, return_inverse=True)
-        return _from_items(list(distinct))[codes]
-    if labels.dtype.kind in "OSfT":  # objects, bytes, floats, text of any width
-        return _from_items(labels.tolist())
+    if labels.dtype.kind in "OSfTM":  # objects, bytes, floats, text of any width, times
+        return _from_items(list(labels) if labels.dtype.kind == "M" else labels.tolist())
     raise InputTypeError(f"ids must be integers or strings, not {labels.dtype}")
 
 
@@ -249,10 +246,8 @@ class IdMap:
             twice = ordered[1:][ordered[1:] == ordered[:-1]].tolist()
         if twice:
             first, second = [k for k, label in enumerate(array.tolist()) if label == twice[0]][:2]
-            places = f"at positions {first} and {second}"
-            raise InputError(
-                f"{what} {twice[0]!r} occurs twice in the labels, {places}; each must occur once"
-            )
+            problem = f"{what} {twice[0]!r} occurs twice in the labels, at positions {first} and {second}"
+            raise InputError(f"{problem}; each must occur once")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -331,8 +326,7 @@ class IdMap:
         array([ 1, -1])
         """
         words = [text] if isinstance(text, str) else list(text)
-        whole = self.labels.dtype.kind in "iu"
-        found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
+        found = self.index(words, missing="mark")
         for k in np.flatnonzero(found < 0):
             if self.labels.dtype.kind in "iuO" and is_plain_int(words[k].strip()):
                 found[k] = self.index([int(words[k])], missing="mark")[0]
