@@ -75,9 +75,8 @@ class Given:
         time = None if self.timestamp is None else self.timestamp[mask]
         return Interactions(part, self.user_ids, self.item_ids, time)
 
-    def take(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray | None = None) -> Any:
+    def take(self, matrix: sp.csr_array, users: np.ndarray, items: Any = slice(None)) -> Any:
         """Some rows (and columns) of `csr`; with ids and timestamps where there are some."""
-        items = np.arange(matrix.shape[1]) if items is None else items
         if self.user_ids is None or self.item_ids is None:
             return matrix[users][:, items].tocsr()
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)

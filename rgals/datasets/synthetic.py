@@ -178,10 +178,8 @@ def _draw(
         keys = np.union1d(keys, users * n_items + np.where(by_taste, liked, popular))
     # Users whose likely items are used up get the most popular ones of the rest, so that none is too short.
     short = np.flatnonzero(np.bincount(keys // n_items, minlength=n_users) < _MIN_DEGREE)
-    if len(short):
-        best = np.argsort(-popularity, kind="stable")[:_MIN_DEGREE]
-        keys = np.union1d(keys, short[:, None] * n_items + best)
-    return keys
+    best = np.argsort(-popularity, kind="stable")[:_MIN_DEGREE]
+    return np.union1d(keys, short[:, None] * n_items + best)
 
 
 def _times(matrix: sp.csr_array, users: np.ndarray, rng: np.random.RandomState) -> np.ndarray:

@@ -1,12 +1,14 @@
 """Splitters that yield several folds: over users with fold-in, and over interactions."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
-from rgals.datasets.given import given
+from rgals.datasets.given import Given, given
 from rgals.datasets.splits import split_interactions
 from rgals.matrix.entries import shuffled_within_rows
 from rgals.runtime.checks import check_int, check_random_state, check_real
@@ -48,6 +50,31 @@ class _Split:
         """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
         return self.n_splits
 
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
+        """Yield the folds.
+
+        Parameters
+        ----------
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
+        y, groups : ignored
+
+        Yields
+        ------
+        UserFold, or (train, test) of csr_array, shape (n_users, n_items)
+            Of `UserSplit`, or of `InteractionSplit`; Interactions where ``X`` has ids.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of its range, or there are too few users or interactions for so many folds.
+        """
+        found = given(X, self.columns)
+        yield from self._folds(found, found.csr(), check_random_state(self.random_state))
+
+    @abstractmethod
+    def _folds(self, found: Given, matrix: sp.csr_array, rng: np.random.RandomState) -> Iterator[Any]:
+        """The folds of checked interactions."""
+
 
 @dataclass(eq=False)
 class UserSplit(_Split):
@@ -80,30 +107,12 @@ class UserSplit(_Split):
     test_size: int | float | None = None
     fold_in: float = 0.8
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[UserFold]:
-        """Yield the folds.
-
-        Parameters
-        ----------
-        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-        y, groups : ignored
-
-        Yields
-        ------
-        UserFold
-
-        Raises
-        ------
-        ParameterError
-            A parameter is out of its range, or there are fewer users than folds.
-        """
+    def _folds(self, found: Given, matrix: sp.csr_array, rng: np.random.RandomState) -> Iterator[UserFold]:
         check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
         fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
         if fold_in == 1.0:
             raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
-        found = given(X, self.columns)
-        matrix = found.csr()
-        rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
+        shares = fold_in, 1 - fold_in
         for drawn in self._drawn(matrix.shape[0], rng):
             train_users, test_users = np.setdiff1d(np.arange(matrix.shape[0]), drawn), np.sort(drawn)
             told, held_out = split_interactions(found.take(matrix, test_users), shares, random_state=rng)
@@ -145,28 +154,9 @@ class InteractionSplit(_Split):
     [(6, 6), (6, 6)]
     """
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield the two parts of each fold.
-
-        Parameters
-        ----------
-        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-        y, groups : ignored
-
-        Yields
-        ------
-        train, test : csr_array, shape (n_users, n_items)
-            Interactions where ``X`` has ids.
-
-        Raises
-        ------
-        ParameterError
-            ``n_splits`` is no integer >= 2, or so large that a fold would be empty.
-        """
+    def _folds(self, found: Given, matrix: sp.csr_array, rng: np.random.RandomState) -> Iterator[Any]:
         n_splits = check_int("n_splits", self.n_splits, 2)
-        found = given(X, self.columns)
-        matrix = found.csr()
-        rng, counts = check_random_state(self.random_state), np.diff(matrix.indptr)
+        counts = np.diff(matrix.indptr)
         rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
         # A random first fold for every user, or the first folds would hold more than the last.
         first = rng.randint(0, n_splits, matrix.shape[0])
