@@ -60,6 +60,12 @@ class Given:
                 give = f"make it a column of the frame, and give {_READ}(frame, {role}=NAME) with its name"
                 raise InputError(f"{why}; {give}")
 
+    def ids(self, user_ids: Any, item_ids: Any) -> tuple[Any, Any]:
+        """Ids of rows and columns: those that the caller gave beside the data, else those of the data."""
+        self.refuse_beside(user_ids=user_ids, item_ids=item_ids)
+        users = self.user_ids if user_ids is None else user_ids
+        return users, self.item_ids if item_ids is None else item_ids
+
     def csr(self) -> sp.csr_array:
         """The checked canonical matrix; float64 stays, anything else becomes float32."""
         dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
@@ -280,10 +286,8 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if ids and not roles:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
-        role = next(iter(roles))
-        a = "an" if role == "item" else "a"
-        called = f"the column {roles[role][0]!r} of {name} is called like {a} {role}"
-        why = f"{called}, and no two are user and item"
+        role, (column, *_) = next(iter(roles.items()))
+        why = f"the column {column!r} of {name} is called like one of {role}s, and no two are user and item"
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
     user, item = map(_quoted, _pair(names, roles, "..."))

@@ -77,9 +77,6 @@ class Interop(FactorRanker):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
-        data.refuse_beside(user_ids=user_ids, item_ids=item_ids)
-        user_ids = data.user_ids if user_ids is None else user_ids
-        item_ids = data.item_ids if item_ids is None else item_ids
         seen = as_csr(data.matrix, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
         if loss is None:
             kept, chosen = _own_loss(seen, float(model.alpha))
@@ -88,7 +85,7 @@ class Interop(FactorRanker):
         reg = float(model.regularization)
         options = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
         made = cls(K=items.shape[1], loss=chosen, **options)  # type: ignore[call-arg]
-        labels = check_labels(user_ids, item_ids, seen.shape)
+        labels = check_labels(*data.ids(user_ids, item_ids), seen.shape)
         record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
         fitted: dict[str, Any] = {"loss": chosen, "reg": reg, "reg_exponent": 0.0, "record": record}
         degrees = Degrees.of(kept).alone()

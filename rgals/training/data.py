@@ -37,16 +37,13 @@ def read(
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
     found, halving = given(X, columns), getattr(model, "half_life", None) is not None
-    found.refuse_beside(user_ids=user_ids, item_ids=item_ids)
     names = None if found.frame is None else _names_of(found.frame)
     matrix = check_matrix(model, found.timed if halving else found.matrix, dtype)
     if matrix.times is not None and not halving:
         matrix = replace(matrix, times=None)
     if matrix.likes.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
-    user_ids = found.user_ids if user_ids is None else user_ids
-    item_ids = found.item_ids if item_ids is None else item_ids
-    return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+    return matrix, check_labels(*found.ids(user_ids, item_ids), matrix.shape), names
 
 
 def _names_of(frame: Any) -> np.ndarray | None:

@@ -298,7 +298,7 @@ WRONG = [
     (pd.DataFrame({"who": ["a", "b"], "what": [1, 2], "n": [1.0, 2.0]}), r'"user": "who", "item": "what"'),
     (pd.DataFrame({"user": USERS, "thing": ITEMS}), r'\{"user": "user", "item": "thing"\}'),
     (pd.DataFrame({"person": USERS, "item": ITEMS}), r'\{"user": "person", "item": "item"\}'),
-    (pd.DataFrame({"user": USERS}), r"'user' of X is called like a user"),
+    (pd.DataFrame({"user": USERS}), r"'user' of X is called like one of users"),
     (pd.DataFrame({"who": USERS, "what": ITEMS, "rating": VALUES}), r'\{"user": "who", "item": "what"\}'),
     (pd.DataFrame({"who": USERS, "what": ITEMS, "time": VALUES}), r'\{"user": "who", "item": "what"\}'),
     (pd.DataFrame({"a": pd.Categorical(["x", "y"]), "b": [1, 2]}), r'\{"user": "a", "item": "b"\}'),
