@@ -122,8 +122,7 @@ def leave_last_out(
     ----------
     X : sparse CSR matrix, Interactions or frame, shape (n_users, n_items)
     timestamp : array-like, shape (nnz,), optional
-        Time of every stored entry, in the order of ``X.data``; by default those of the Interactions, or of
-        the frame, whose times are a column of it.
+        Time of every stored entry, in the order of ``X.data``; by default those that ``X`` has.
     n : int or (int, int), default 1
         How many interactions of each user are held out; two numbers: validation and test (the latest).
     columns : dict or "matrix", optional
@@ -138,9 +137,8 @@ def leave_last_out(
     Raises
     ------
     InputError
-        There are no timestamps, or the matrix is not canonical so that they cannot be assigned.
-    ParameterError
-        No user has more than n interactions.
+        There are no timestamps, or the matrix is not canonical so that they cannot be assigned; or no user
+        has more than n interactions.
     ShapeError
         The timestamps are not as many as the entries.
 
@@ -202,17 +200,6 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     (array([[1., 0., 0.]]), array([[0., 1., 1.]]))
     """
     found, matrix, times = _with_timestamp(X, timestamp, columns)
-    cuts = _cuts(cut, times)
-    part = np.searchsorted(cuts, times, side="right")
-    if len(part) and part.min() == part.max():  # as of a share, or of seconds where thousandths are meant
-        problem = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
-        advice = "for a share give numpy.quantile of them (a number is in the unit of the timestamps)"
-        raise ParameterError("cut", cut, f"{problem}; {advice}")
-    return _parts(found, matrix, part, len(cuts) + 1)
-
-
-def _cuts(cut: Any, times: np.ndarray) -> np.ndarray:
-    """The cuts in the unit of the timestamps."""
     points = [cut] if is_moment(cut) or np.ndim(cut) == 0 else list(cut)
     dates = [is_moment(point) for point in points]
     if any(dates) != all(dates):
@@ -224,4 +211,9 @@ def _cuts(cut: Any, times: np.ndarray) -> np.ndarray:
     bad = cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iuf"
     if bad or (cuts != cuts).any() or (cuts[1:] <= cuts[:-1]).any():
         raise ParameterError("cut", cut, "give one time, or several that increase")
-    return cuts
+    part = np.searchsorted(cuts, times, side="right")
+    if len(part) and part.min() == part.max():  # as of a share, or of seconds where thousandths are meant
+        problem = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
+        advice = "for a share give numpy.quantile of them (a number is in the unit of the timestamps)"
+        raise ParameterError("cut", cut, f"{problem}; {advice}")
+    return _parts(found, matrix, part, len(cuts) + 1)

@@ -142,9 +142,8 @@ class InteractionSplit(_Split):
     n_splits : int, default 5
         A user with n interactions has floor(n / n_splits) or one more of them held out in a fold; every
         interaction is held out in exactly one fold, and a user's only interaction never is.
-    random_state : int, RandomState, Generator or None, default None
-    columns : dict or "matrix", optional
-        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
+    random_state, columns
+        As in `UserSplit`.
 
     Examples
     --------

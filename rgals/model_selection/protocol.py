@@ -64,8 +64,7 @@ def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     -------
     Core
         ``(matrix, users, items)``: the largest part in which every user and item has enough, and which rows
-        and columns of ``X`` it consists of. It may be empty, which is warned of. It does not depend on the
-        order of removal.
+        and columns of ``X`` it consists of. It may be empty. It does not depend on the order of removal.
 
     Raises
     ------
