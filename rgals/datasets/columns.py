@@ -91,8 +91,7 @@ def choose(
         return called.index(name)
 
     def locate(role: str, want: Any) -> int:
-        of_several_levels = isinstance(want, tuple) and want in listed
-        if isinstance(want, bool) or not (isinstance(want, str | int) or of_several_levels):
+        if isinstance(want, bool) or not isinstance(want, str | int | tuple):  # of several levels
             raise ParameterError(role, want, "give a column name, a position from 0, or None")
         if want in listed:
             return only(role, listed, want)
@@ -102,8 +101,7 @@ def choose(
             return plain.index(plain_name(want))
         raise InputError(f"{origin}: there is no column {want!r} for {role}. {there_are}")
 
-    needed = dict.fromkeys(("user", "item"), "auto")
-    wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
+    wanted = {role: "auto" if wanted[role] is None and role in IDS else wanted[role] for role in ROLES}
     found: dict[str, int] = {}
     for role, want in wanted.items():
         if want == "auto" and "auto" not in listed:
@@ -111,7 +109,7 @@ def choose(
             found |= {} if best is None else {role: only(role, plain, best)}
         elif want is not None:
             found[role] = locate(role, want)
-    if not found.keys() & needed and (names is None or n_columns == 2):
+    if not found.keys() & {*IDS} and (names is None or n_columns == 2):
         if n_columns < 2:
             raise FileFormatError(f"{origin} has {n_columns} column; users and items need two")
         found |= {"user": 0, "item": 1}
@@ -123,7 +121,7 @@ def choose(
             found[role] = position
     seen: dict[int, str] = {}
     for role in ROLES:
-        if role in needed and role not in found:
+        if role in IDS and role not in found:
             give = f"give {role}=NAME (rgals: --{role}-column NAME) or a position. {there_are}"
             raise InputError(f"{origin}: no column is called like {role}_id; {give}")
         if role in found and seen.setdefault(found[role], role) != role:

@@ -105,8 +105,7 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
     if isinstance(source, list) and all(isinstance(row, tuple) for row in source):
         raise InputTypeError("a list of tuples holds records; give tuple(zip(*records)) for columns")
     if not 2 <= len(source) <= 4:
-        columns = "(users, items), (users, items, values) or (users, items, values, timestamps)"
-        raise InputError(f"give {columns}, not {len(source)} arrays")
+        raise InputError(f"give arrays (users, items[, values[, timestamps]]), not {len(source)} arrays")
     given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
     for role, column in given.items():
         left_out = column is None and role in ("value", "timestamp")

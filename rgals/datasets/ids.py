@@ -236,8 +236,7 @@ class IdMap:
         twice: list = []
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
-            if len(self._table) < len(array):
-                twice = [label for k, label in enumerate(array.tolist()) if self._table[label] > k]
+            twice = [label for k, label in enumerate(array.tolist()) if self._table[label] > k]
         elif len(array) > 1 and not getattr(array, "ordered", False):  # as those of a store are
             ordered = array
             if not (array[1:] > array[:-1]).all():

@@ -314,11 +314,9 @@ def build(
     if len(starts) < len(keys):
         if duplicates == "error":
             k = int(np.diff(keys).argmin()) + 1
-            raise InputError(
-                f"{columns.where(int(order[k]))}: user {user_labels[user[k]]} and item "
-                f"{item_labels[item[k]]} occur together before ({columns.where(int(order[k - 1]))}); "
-                "give duplicates='sum', 'last' or 'max' to merge"
-            )
+            first, again = (columns.where(int(order[at])) for at in (k - 1, k))
+            both = f"user {user_labels[user[k]]} and item {item_labels[item[k]]} occur together before"
+            raise InputError(f"{again}: {both} ({first}); give duplicates='sum', 'last' or 'max' to merge")
         if duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:
@@ -332,8 +330,7 @@ def build(
 
     data, kept = stored_values(value, threshold, binary, pair, dislike_below)
     if threshold is not None and not kept.any():
-        most = f"{value.max():g}{'' if columns.value is not None else ', as there is no column of values'}"
-        raise InputError(f"no interaction is left: min_value={min_value} is above all values, up to {most}")
+        raise InputError(f"no interaction is left: min_value={min_value}; values go up to {value.max():g}")
     if not kept.all():
         user, item, data = user[kept], item[kept], data[kept]
         rest = {name: array[kept] for name, array in rest.items()}
