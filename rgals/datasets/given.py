@@ -258,7 +258,7 @@ def _axes(frame: Any, name: str) -> tuple[Any, Any]:
     roles = [roles_of(list(getattr(axis, "names", ()))) for axis in axes]
     for axis, found, turned in zip(("index", "columns"), roles, ("item", "user"), strict=True):
         if [*found] == [turned]:  # whose sides would be exchanged in silence
-            why = f"the {axis} of {name} is called {found[turned][0]!r}, like {turned}s; rows are users"
+            why = f"{name}.{axis} is called {found[turned][0]!r}, like {turned}s; rows are users"
             right = f"give {name}.T, or {name}.rename_axis({axis}=None) if its rows are users all the same"
             raise InputError(f"{why} and columns items: {right}")
     if [list(found) for found in roles] != [["user"], ["item"]]:

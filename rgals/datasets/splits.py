@@ -159,8 +159,8 @@ def leave_last_out(
     order = np.lexsort((times, entry_rows(matrix)))
     counts = np.diff(matrix.indptr)
     if 0 < (most := counts.max(initial=0)) <= sum(held):
-        problem = f"nothing would be held out, as no user has more than {most} interactions"
-        raise ParameterError("n", n, f"{problem}; give at most {most - 1} in all")
+        problem = "give fewer than some user has, as one interaction stays in training"
+        raise ParameterError("n", n, f"{problem}; the most of any user is {most}")
     sizes = np.outer(counts > sum(held), (0, *held))
     sizes[:, 0] = counts - sizes.sum(axis=1)
     return _parts(found, matrix, parts_by_position(matrix, order, sizes), len(held) + 1)

@@ -192,7 +192,7 @@ def test_a_pivot_table_of_items_and_users_is_refused_by_the_axis_that_says_so(co
         (turned.rename_axis(index=None), "columns", "'user'"),
         (turned.rename_axis(index="sku", columns="Customer ID"), "index", "'sku'"),
     ):
-        words = rf"the {axis} of X is called {role}.*give X\.T, or X\.rename_axis\({axis}=None\)"
+        words = rf"X\.{axis} is called {role}.*give X\.T, or X\.rename_axis\({axis}=None\)"
         with pytest.raises(InputError, match=words):
             model().fit(X, columns=columns)
         with pytest.raises(InputError, match=r"give validation\.T"):

@@ -144,7 +144,7 @@ def test_ids_come_one_by_one_or_in_columns_of_every_package(X):
     lists = named.recommend_ids({"who": 1}, 2, unknown="popular")
     assert lists.asked.tolist() == ["who"] and (lists.scores > 0).all()
     assert named.recommend_ids(Positions([3, 99]), 2, unknown="popular").asked.tolist() == [3, 99]
-    table = pd.DataFrame({"user": who})
+    table = pd.DataFrame({"user": who, "item": who})
     for wrong in (None, float("nan"), pd.NA, table, pl.from_pandas(table), pa.table(table), True):
         with pytest.raises(InputTypeError, match="users: ids must be"):
             named.recommend(wrong)
