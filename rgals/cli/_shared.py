@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given, given
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
+from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
 from rgals.losses import Loss, get_loss
 from rgals.matrix.store import open_matrix
@@ -178,11 +180,7 @@ def check_output(path: str, *others: str | None) -> None:
 
 def read_lines(path: str) -> list[str]:
     """The lines of a text file that are not empty, stripped: ids, one a line."""
-    with open(path, encoding="utf-8") as file:
-        try:
-            return [line.strip() for line in file if line.strip()]
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 text: {error}") from error
+    return [line for _, line in numbered(Path(path))]
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:

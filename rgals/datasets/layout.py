@@ -68,10 +68,13 @@ def open_lines(path: Place, encoding: str, most: int = _MAX_LINE, **how: Any) ->
         file = io.TextIOWrapper(raw, encoding, **{"newline": "", **how})  # type: ignore[type-var]
 
         def lines() -> Iterator[str]:
-            for number, line in enumerate(iter(partial(file.readline, most), ""), 1):
-                if len(line) == most and line[-1] not in "\r\n":
-                    raise bad(path, number, _TOO_LONG(most), line)
-                yield line
+            try:
+                for number, line in enumerate(iter(partial(file.readline, most), ""), 1):
+                    if len(line) == most and line[-1] not in "\r\n":
+                        raise bad(path, number, _TOO_LONG(most), line)
+                    yield line
+            except UnicodeError as error:
+                raise undecodable(path, encoding, error) from error
 
         yield lines()
 
@@ -118,16 +121,12 @@ def numbered(
 ) -> Iterator[tuple[int, str]]:
     """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
     bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
-    encoding = known_encoding(encoding)
-    try:
-        with open_lines(path, encoding, LONGEST, errors=errors, newline="\n") as lines, bar:
-            for number, line in enumerate(lines, 1):
-                if text := line.strip("\ufeff\r\n\t "):
-                    yield number, text
-                if number % 10_000 == 0:
-                    bar.update(10_000)
-    except UnicodeError as error:
-        raise undecodable(path, encoding, error) from error
+    with open_lines(path, known_encoding(encoding), LONGEST, errors=errors, newline="\n") as lines, bar:
+        for number, line in enumerate(lines, 1):
+            if text := line.strip("\ufeff\r\n\t "):
+                yield number, text
+            if number % 10_000 == 0:
+                bar.update(10_000)
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,6 @@ class Layout:
         except csv.Error as error:
             problem = f"{error}; is a quote opened and never closed?"
             raise FileFormatError(f"{self.path}, line {before + 1}: {problem}") from error
-        except UnicodeError as error:
-            raise undecodable(self.path, self.encoding, error) from error
 
     def csv_batches(self) -> Batches:
         """The rows of a file by Python's csv module."""

@@ -296,7 +296,7 @@ def test_recommend_filters(folder, tmp_path, capsys):
     user, allowed = str(model.user_ids_[3]), model.item_ids_[:30].tolist()
     (tmp_path / "allowed.txt").write_text("\n".join(allowed), encoding="utf-8")
     (tmp_path / "excluded.txt").write_text("\n".join(allowed[:10]) + "\n\n", encoding="utf-8")
-    (tmp_path / "users.txt").write_text(user, encoding="utf-8")
+    (tmp_path / "users.txt").write_text("\ufeff" + user, encoding="utf-8")  # as some editors write it
     command = [
         "recommend",
         str(folder / "model.npz"),
