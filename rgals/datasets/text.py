@@ -179,8 +179,9 @@ def records(
     encoding: str = "utf-8",
     progress: bool = False,
 ) -> Iterator[Pair]:
-    """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the first one."""
+    """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the names so far."""
     keys: dict[str, str] = {}
+    names: dict[str, None] = {}  # in their order
     for number, line in numbered(path, encoding, progress):
         try:
             record = parse(line)
@@ -188,7 +189,13 @@ def records(
             raise bad(path, number, f"this is no {form} ({type(error).__name__})", line) from error
         if not isinstance(record, dict):
             raise bad(path, number, f"this is no {form}", line)
-        keys = keys or keys_of(list(record))
+        if not keys or not record.keys() <= names.keys():
+            names |= dict.fromkeys(record)
+            found = keys_of(list(names))
+            keys = keys or found
+            for role in found.keys() - keys.keys():
+                problem = f"the {role} ({found[role]!r}) is here, but missing in the lines before"
+                raise bad(path, number, f"{problem}; write it on every line, or give {role}=None", line)
         for role, key in keys.items():
             field, (kinds, what) = record.get(key), _FIELDS[role]
             if field is None:
@@ -204,7 +211,7 @@ def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Itera
     if form == "lists":
         return lists(path, encoding)
 
-    def keys_of(names: list[str]) -> dict[str, str]:  # those of the first object are the columns
+    def keys_of(names: list[str]) -> dict[str, str]:
         return {role: names[at] for role, at in choose(names, wanted, str(path)).items()}
 
     return records(path, keys_of, encoding=encoding)

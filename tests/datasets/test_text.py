@@ -72,6 +72,15 @@ def test_wrong_lines_of_jsonl_are_named(tmp_path, line, words):
         read_interactions(tmp_path / "x.jsonl")
 
 
+@pytest.mark.parametrize(("role", "key"), [("value", "rating"), ("timestamp", "time")])
+def test_a_key_that_the_first_lines_do_not_have_is_not_left_out(tmp_path, role, key):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"user": 1, "item": 2}}\n\n{{"user": 1, "item": 3, "more": 1, "{key}": 5}}\n')
+    with pytest.raises(FileFormatError, match=rf"line 3: the {role} \('{key}'\) is here.*give {role}=None"):
+        read_interactions(path)
+    assert read_interactions(path, **{role: None}).nnz == 2  # "more" is no role
+
+
 def test_recommendations_are_written_as_jsonl_and_read_again(tmp_path):
     ids = np.array([7, "7", "東京"], object)
     data = read_interactions((["ann", "ann", "bob"], ["a", "b", "b"]))
