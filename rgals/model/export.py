@@ -127,6 +127,8 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
 
     Raises
     ------
+    InputError
+        Two ids would be written alike, such as 1 and "1".
     MissingDependencyError
         parquet without pyarrow.
 
@@ -147,16 +149,15 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     users, items = model.factors_
     if format == "parquet":
         pyarrow()
+    ids = _written("user", model.user_ids_, format), _written("item", model.item_ids_, format)
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for side, factors, ids in (("user", users, model.user_ids_), ("item", items, model.item_ids_)):
-        if ids is not None and ids.dtype == object:
-            ids = ids.astype(str)
+    for side, factors, labels in zip(("user", "item"), (users, items), ids, strict=True):
         if format == "parquet":
             written.append(target / f"{side}s.parquet")
-            _write_parquet(written[-1], factors, np.arange(len(factors)) if ids is None else ids)
+            _write_parquet(written[-1], factors, np.arange(len(factors)) if labels is None else labels)
             continue
-        for name, array in ((f"{side}_factors.npy", factors), (f"{side}_ids.npy", ids)):
+        for name, array in ((f"{side}_factors.npy", factors), (f"{side}_ids.npy", labels)):
             if array is not None:
                 written.append(target / name)
                 with atomic_file(written[-1]) as file:
@@ -164,9 +165,24 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     return [os.fspath(path) for path in written]
 
 
+def _written(what: str, ids: Any, format: str) -> Any:
+    """Ids as they are written, a mixture as text; those that would read as other ids are refused."""
+    if ids is None or ids.dtype != object:
+        return ids
+    # Text of one width, which npy needs, has no NUL at its end.
+    texts = np.array([str(label) for label in ids.tolist()], object if format == "parquet" else str)
+    known = set(ids.tolist())
+    for label, text in zip(ids.tolist(), texts.tolist(), strict=True):
+        if text != label and (text in known or isinstance(label, str)):
+            problem = f"the {what} {label!r} would be written as {text!r}, which is another id"
+            line = f"numpy.savez(FILE, **IdMap(model.{what}_ids_).to_arrays()) keeps them apart"
+            raise InputError(f"{problem}; fit the model to ids of one type without NUL at the end, or {line}")
+    return texts
+
+
 def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
     pa = pyarrow()
-    if ids.dtype.kind == "U" and any(map(lone_surrogate, ids.tolist())):
+    if ids.dtype.kind not in "iu" and any(map(lone_surrogate, ids.tolist())):
         raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
     flat = pa.array(np.ascontiguousarray(factors).reshape(-1))
     lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])

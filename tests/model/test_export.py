@@ -133,6 +133,26 @@ def test_factors_as_files(model, tmp_path):
         export_factors(model, tmp_path, format="txt")
 
 
+@pytest.mark.parametrize("format", ["npy", "parquet"])
+def test_no_two_ids_become_one(matrix, tmp_path, format):
+    """1 and "1" are two users, as "a" and "a\\0" are, which a text of fixed width cannot tell apart."""
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    for first, second in ((1, "1"), ("a\0", "a"), ("a\0", "a\0\0")):
+        ids = np.array([first, second, *(f"u{k}" for k in range(2, M))], object)
+        model = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, user_ids=ids, item_ids=np.arange(N))
+        if format == "parquet" and first != 1:  # which holds any text
+            users, _ = export_factors(model, tmp_path / "kept", format=format)
+            parquet = pytest.importorskip("pyarrow.parquet")
+            assert parquet.read_table(users)["id"].to_pylist() == model.user_ids_.tolist() == ids.tolist()
+            continue
+        with pytest.raises(InputError) as error:
+            export_factors(model, tmp_path / "refused", format=format)
+        written = str(first).rstrip("\0")
+        assert str(error.value).startswith(f"the user {first!r} would be written as {written!r}")
+    assert not (tmp_path / "refused").exists()
+
+
 def test_a_missing_package_is_named(model, monkeypatch, tmp_path):
     for name in ("faiss", "implicit.cpu.als", "pyarrow"):
         monkeypatch.setitem(sys.modules, name, None)
