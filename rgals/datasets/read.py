@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from rgals.datasets import frames
 from rgals.datasets.given import is_frame
 from rgals.datasets.interactions import Columns, Interactions, build, check_options
-from rgals.datasets.layout import open_bytes
+from rgals.datasets.layout import known_encoding, open_bytes
 from rgals.datasets.text import gathered, is_lists, pairs, read_text
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
@@ -181,11 +181,19 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
         raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")
     with open_bytes(path) as packed:
-        first = packed.read(1 << 10).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-    if suffix == ".json" and first == b"[":
-        advice = f'give read_interactions(pandas.read_json("{path}"))'
-        raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
-    if form == "jsonl" or (form == "auto" and first == b"{"):
+        start = packed.read(1 << 10)
+    encoding, marks = known_encoding(text["encoding"]), (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    if start.startswith(marks) and b"\0" in start and not encoding.startswith(("utf-16", "utf-32")):
+        wide = "UTF-32" if start.startswith(codecs.BOM_UTF32_LE) else "UTF-16"  # which begins alike
+        line = f"encoding={wide.lower()!r}, or convert it: iconv -f {wide} -t UTF-8 {path} > NEW"
+        raise FileFormatError(f"{path}, line 1: this is {wide}, as its first bytes say; give {line}")
+    first = start.decode(encoding, "ignore").lstrip("\ufeff\r\n\t ")[:1]
+    called_json = {".json", ".jsonl", ".ndjson"} & {end.lower() for end in path.suffixes}
+    if first == "[" and (form == "jsonl" or (form == "auto" and called_json)):
+        read = f'read_interactions(pandas.read_json("{path}"'
+        line = f"{read})), or of an array a line {read}, lines=True), user=0, item=1)"
+        raise FileFormatError(f"{path}: the first line begins a JSON array, not an object; give {line}")
+    if form == "jsonl" or (form == "auto" and first == "{"):
         return "jsonl"
     said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
     if form == "lists" or (form == "auto" and not said and is_lists(path, text["encoding"])):

@@ -179,7 +179,7 @@ def records(
     encoding: str = "utf-8",
     progress: bool = False,
 ) -> Iterator[Pair]:
-    """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the names so far."""
+    """The pairs of a file with a record a line; ``keys_of`` finds those of roles in the names so far."""
     keys: dict[str, str] = {}
     names: dict[str, None] = {}  # in their order
     for number, line in numbered(path, encoding, progress):

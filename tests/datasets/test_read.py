@@ -323,7 +323,7 @@ FAULTS = {
     "header only": ("user,item,rating\n", r"has a header but no rows"),
     "one column": ("user\na\nb\n", r"line 1: no delimiter found"),
     "latin-1": (TABLE.encode() + "é,tea,1,2\n".encode("latin-1"), r"line 6: byte 0xe9 is not utf-8"),
-    "utf-16": (TABLE.encode("utf-16"), r"binary|not utf-8"),
+    "utf-16": (TABLE.encode("utf-16"), r"this is UTF-16.*iconv -f UTF-16 -t UTF-8"),
     "garbage": (bytes(range(256)) * 40, r"binary"),
     "zip": (b"PK\x03\x04" + b"x" * 99, r"zip archive"),
     "open quote": (TABLE + 'dan,"tea,1,2\n' + "a,b,1,2\n" * 5, r"line 6: a quote is opened and never closed"),

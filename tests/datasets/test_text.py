@@ -125,10 +125,44 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, name, words):
         read_interactions(tmp_path / name)
 
 
-def test_a_json_document_is_refused_with_the_line_that_reads_it(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps(RECORDS, indent=1))
-    with pytest.raises(FileFormatError, match=r'read_interactions\(pandas.read_json\(".*x.json"\)\)'):
-        read_interactions(tmp_path / "x.json")
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.ndjson", "x.jsonl.gz"])
+def test_json_arrays_are_refused_with_the_line_that_reads_them(tmp_path, name):
+    """They were a table of fields such as `[{"user_id":`, in silence."""
+    pandas = pytest.importorskip("pandas")
+    path, pack = tmp_path / name, gzip.compress if name.endswith(".gz") else bytes
+    for indent in (None, 1):
+        path.write_bytes(pack(b"\n" + json.dumps(RECORDS, indent=indent).encode() + b"\n"))
+        with pytest.raises(FileFormatError, match=r'give read_interactions\(pandas.read_json\(".*"\)\), or'):
+            read_interactions(path)
+        check(read_interactions(pandas.read_json(path)))
+    path.write_bytes(pack(b'["ann", 5]\n["bob", 7]\n'))
+    for form in ("auto", "jsonl"):
+        with pytest.raises(FileFormatError, match=r"first line begins.*lines=True\), user=0, item=1\)"):
+            read_interactions(path, form=form)
+    data = read_interactions(pandas.read_json(path, lines=True), user=0, item=1)
+    assert data.user_ids.tolist() == ["ann", "bob"] and data.item_ids.tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("text", [lines(RECORDS), "user_id,item_id\nann,5\nbob,7\n", "1 2 3\n2 3\n"])
+def test_wide_encodings_are_named_and_read(tmp_path, encoding, text):
+    """Of jsonl in UTF-16 rgals read a table with users such as `{"user_id"`."""
+    path, wide = tmp_path / "x", encoding[:6]
+    path.write_bytes(("\ufeff" * encoding.endswith("be") + text).encode(encoding))
+    with pytest.raises(
+        FileFormatError, match=rf"this is {wide.upper()}.*'{wide}'.*iconv -f {wide.upper()} -t UTF-8"
+    ):
+        read_interactions(path)
+    found = read_interactions(path, encoding=encoding)
+    path.write_text(text)
+    wanted = read_interactions(path)
+    assert found.user_ids.tolist() == wanted.user_ids.tolist()
+    assert found.matrix.toarray().tolist() == wanted.matrix.toarray().tolist()
+
+
+def test_a_mark_of_utf_16_may_be_text_of_latin_1(tmp_path):
+    (tmp_path / "x").write_bytes("þÿ,a\nþ,b\n".encode("latin-1"))
+    assert read_interactions(tmp_path / "x", encoding="latin-1").user_ids.tolist() == ["þ", "þÿ"]
 
 
 # ------------------------------------------------------------------ lists
