@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import lzma
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -240,11 +241,15 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
     return best
 
 
+def _has_names(row: list[str]) -> bool:
+    """Whether two fields are usual names of columns."""
+    known = {name for names in KNOWN_NAMES.values() for name in names}
+    return sum(plain_name(field) in known for field in row) >= 2
+
+
 def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
     first = rows[0]
-    known = {name for names in KNOWN_NAMES.values() for name in names}
-    named = sum(plain_name(field) in known for field in first) >= 2
-    if named or any(isinstance(want, str) and want != "auto" for want in wanted.values()):
+    if _has_names(first) or any(isinstance(want, str) and want != "auto" for want in wanted.values()):
         return True
     # A first line without any number above lines with numbers is a header too.
     return not any(map(is_number, first)) and any(is_number(field) for row in rows[1:2] for field in row)
@@ -279,6 +284,9 @@ def detect(
         raise FileFormatError(f"{path}, line {line}: {problem} {shown(longest)}") from error
     if header is None:
         header = _has_header(first, wanted)
+    elif not header and _has_names(first[0]):
+        said = f"{path}, line 1 ({shown(lines[0])}) is read as a user and an item, and holds names of columns"
+        warnings.warn(f"{said}; leave header=False (rgals: --no-header) out", UserWarning, stacklevel=5)
     if header and len(first) < 2:
         raise FileFormatError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None

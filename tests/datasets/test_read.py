@@ -8,6 +8,7 @@ import lzma
 import os
 import re
 import uuid
+import warnings
 
 import numpy as np
 import pytest
@@ -84,6 +85,16 @@ def test_packed_text(write, engine, pack):
 def test_a_blank_first_line_does_not_turn_the_header_into_a_row(write, engine):
     data = read_interactions(write("\nuser,item\nann,tea\n"), engine=engine)
     assert data.user_ids.tolist() == ["ann"] and data.item_ids.tolist() == ["tea"]
+
+
+def test_names_read_as_a_row_are_warned_of(write, engine):
+    path = write("user_id,item_id\n1,2\n1,3\n")
+    with pytest.warns(UserWarning, match=r"line 1 \('user_id,item_id'\).*leave header=False.*out") as told:
+        assert read_interactions(path, header=False, engine=engine).n_users == 2
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_interactions(write("user,2\n1,item\n"), header=False, engine=engine).n_users == 2
 
 
 def test_other_encodings(write, engine):
