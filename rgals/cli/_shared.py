@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
-from rgals.cli._options import Argument, Heading, param, parameters
+from rgals.cli._options import Argument, Heading, flag, param, parameters
 from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given, given
@@ -42,6 +42,12 @@ def _column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
+# A tab is hard to type: in most shells '\t' is a backslash and a t.
+DELIMITER = (
+    "delimiter D",
+    r"field separator, for example '::' or '\t'; found if not given",
+    partial(re.sub, r"\\t", "\t"),
+)
 JOBS = "n_jobs N", "threads; all if not given", int
 VALUES = "values KIND", "what a value weighs: auto, raw, log1p, binary or bm25"
 _fit, _effort, _read = (partial(param, function) for function in (RGALS, Effort, read_interactions))
@@ -81,7 +87,7 @@ READING: tuple[Argument | Heading, ...] = (
     *COLUMNS,
     _read("timestamp COLUMN", "column of times", _column),
     _read("min_value V", "keep values >= V as positives of weight 1", float),
-    _read("delimiter D", "field separator, for example '::'; found if not given"),
+    _read(*DELIMITER),
     _read("encoding NAME", "of a text file"),
     _read("dislike_below V", "values < V are dislikes, for losses with dislikes=true", float),
     _read("duplicates", "what a repeated pair becomes", DUPLICATES),
@@ -116,9 +122,15 @@ def load(path: str) -> Any:
         raise
 
 
-def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool = False) -> Any:
+def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = False) -> Any:
     """Read the data file of a command with the options of `READING`; ``stores`` opens them, too."""
-    path, options = args.data if path is None else path, parameters(args, read_interactions)
+    # Of an argument that is not given it is None, and then options that would have no effect are refused.
+    path, options = getattr(args, name), parameters(args, read_interactions)
+    if path is None and options:
+        given = ", ".join(map(flag, options))
+        raise InputError(f"{given}: options of reading have no effect without {flag(name)}; give that, too")
+    if path is None:
+        return None
     if os.path.isdir(path) and (options or not stores):
         how = "`rgals fit` alone takes a store, without options of reading, which `rgals convert` takes"
         raise InputError(f"{path} is a folder: {how}")
@@ -173,7 +185,7 @@ def check_output(path: str, *others: str | None) -> None:
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the name of a file")
     if not os.path.isdir(folder):
-        raise FileNotFoundError(2, "No such folder", folder)
+        raise FileNotFoundError(2, "No such folder; make it first (mkdir -p), or write to another", folder)
     if not os.access(folder, os.W_OK):
         raise PermissionError(13, "Permission denied", folder)
 

@@ -45,7 +45,7 @@ def run_demo(args: argparse.Namespace) -> None:
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
     how = {"random_state": 0, **parameters(args, RGALS)}
     name = "Generated data" if args.data is None else args.data
-    data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
+    data = shared.read_data(args) or make_implicit(random_state=0)
     held_out = "as the data mark it"
     if data.split is None or not data.test.nnz:
         part = random_parts(data.matrix, np.array([0.8, 0.2]), np.random.RandomState(0))

@@ -20,7 +20,7 @@ from rgals.training.checkpoint import Checkpoint
     arg("-o --output FOLDER", "the store to be made", required=True),
     param(convert, "memory SIZE", "memory that the process may take, such as 800MB or 8GB"),
     param(convert, "min_value V", "keep values >= V as positives of weight 1", float),
-    param(convert, "delimiter D", "field separator of text files; found if not given"),
+    param(convert, *shared.DELIMITER),
     param(convert, "encoding NAME", "of text files"),
     param(convert, "duplicates", "what a repeated pair becomes", MERGES),
     param(convert, "binarize", "every kept value is 1, however often a pair occurs"),

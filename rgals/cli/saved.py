@@ -124,8 +124,8 @@ def run_recommend(args: argparse.Namespace) -> None:
     wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
     if wanted is not None:
         users = Positions(model._state().users.parse(wanted))
-    if args.new_users is not None:
-        data = shared.read_data(args, args.new_users)
+    data = shared.read_data(args, "new_users")
+    if data is not None:
         new, new_ids = shared.align(data, data.matrix, None, items), data.user_ids
     if args.output == "-":
         task = Task(model, args.n, users, new, new_ids, filters, cold)

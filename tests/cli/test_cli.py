@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from rgals import IALS, RGALS, Positions
 from rgals.baselines import EASE, Popularity
 from rgals.cli import COMMANDS, _shared, main
 from rgals.datasets import Interactions, make_implicit, read_interactions
+from rgals.matrix import open_matrix
 from rgals.metrics import evaluate, judge, ndcg
 from rgals.model_selection import split_interactions
 from rgals.sgd import SGDRanker
@@ -339,6 +341,31 @@ def test_recommend_to_newcomers(folder, tmp_path, capsys):
     ].tolist()
 
 
+def test_options_of_reading_are_not_taken_in_vain(folder, tmp_path, capsys):
+    model, given = folder / "model.npz", ("--user-column", "who", "--no-header", "--delimiter", ",")
+    for command, needed in (
+        (("recommend", model, "-o", tmp_path / "x.csv"), "--new-users"),
+        (("demo",), "--data"),
+    ):
+        said = error_of(capsys, *command, *given)
+        assert said.startswith("--user-column, --header, --delimiter: options of reading have no effect")
+        assert f"without {needed};" in said
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("typed", [r"\t", "\t"])
+def test_a_tab_can_be_typed(tmp_path, typed):
+    """Found from the lines, the delimiter would be a comma."""
+    (tmp_path / "x.txt").write_text("a,1\tb,1\na,2\tb,2\nc,2\tb,2\n")
+    how = ["--delimiter", typed, "-q"]
+    fit = ["fit", str(tmp_path / "x.txt"), "-o", str(tmp_path / "m"), "--K", "1", "--n-iter", "1", *how]
+    assert main(fit) == 0
+    assert RGALS.load(tmp_path / "m").user_ids_.tolist() == ["a,1", "a,2", "c,2"]
+    if importlib.util.find_spec("pyarrow"):
+        assert main(["convert", str(tmp_path / "x.txt"), "-o", str(tmp_path / "s"), *how]) == 0
+        assert open_matrix(tmp_path / "s").item_ids.tolist() == ["b,1", "b,2"]
+
+
 # ------------------------------------------------------------------------------------------------ demo
 
 
@@ -417,6 +444,9 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")
     assert "No such folder" in error_of(capsys, "fit", ratings, "-o", tmp_path / "no" / "m")
     assert "is a folder" in error_of(capsys, "fit", ratings, "-o", tmp_path)
+    assert "--checkpoint FOLDER" in error_of(capsys, *fit, "--checkpoint-every", "2")
+    no = tmp_path / "no" / "folder"
+    assert f"{no}: No such folder; make it" in error_of(capsys, "convert", ratings, "-o", no / "data.rgals")
     assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", tmp_path / "o.csv")
     assert "not an npz file" in error_of(capsys, "evaluate", ratings, ratings)
     assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", tmp_path / "o.csv")
