@@ -87,10 +87,10 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ParameterError("hold_out", args.hold_out, "give a share between 0 and 1")
     if args.held_out is not None and not args.held_out.endswith(".npz"):
         raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
-    checkpoint = None
-    if args.checkpoint is not None or args.checkpoint_every is not None:
-        every = 1 if args.checkpoint_every is None else args.checkpoint_every
-        checkpoint = Checkpoint(args.checkpoint, every)
+    if args.checkpoint is None and args.checkpoint_every is not None:
+        raise InputError("--checkpoint-every N says how often, not where: give --checkpoint FOLDER, too")
+    every = 1 if args.checkpoint_every is None else args.checkpoint_every
+    checkpoint = None if args.checkpoint is None else Checkpoint(args.checkpoint, every)
     read = args.data, args.user_features, args.item_features
     shared.check_output(args.output, args.held_out, *read)
     if args.held_out is not None:

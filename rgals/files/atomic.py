@@ -125,6 +125,9 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
 
     After ``patience`` seconds go in beside whoever is: it may have been stopped, or hang.
     """
+    if not path.parent.is_dir():  # else the error would name a file that the caller does not know
+        problem = "No such folder; make it first (mkdir -p), or write to another"
+        raise FileNotFoundError(errno.ENOENT, problem, str(path.parent))
     until = None if patience is None else time.monotonic() + patience
     while True:
         with open(path, "ab") as held:

@@ -264,7 +264,7 @@ def test_the_command_line_goes_on_from_a_checkpoint(tmp_path, capsys):
     resumed, straight = RGALS.load(tmp_path / "b"), RGALS.load(tmp_path / "c")
     assert resumed.item_factors_.tobytes() == straight.item_factors_.tobytes()
     assert main([*common, "-o", str(tmp_path / "d"), "--checkpoint-every", "2"]) == 1
-    assert "every 2 iterations need a folder" in capsys.readouterr().err
+    assert "give --checkpoint FOLDER" in capsys.readouterr().err
 
 
 def saving_loss():
