@@ -121,13 +121,11 @@ def numbered(
     path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
     """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
-    bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
-    with open_lines(path, known_encoding(encoding), LONGEST, errors=errors, newline="\n") as lines, bar:
-        for number, line in enumerate(lines, 1):
+    shown = {"unit": " lines", "unit_scale": True, "desc": path.name, "leave": False}
+    with open_lines(path, known_encoding(encoding), LONGEST, errors=errors, newline="\n") as lines:
+        for number, line in enumerate(Bar(lines, disable=not progress, **shown), 1):
             if text := line.strip("\ufeff\r\n\t "):
                 yield number, text
-            if number % 10_000 == 0:
-                bar.update(10_000)
 
 
 @dataclass(frozen=True)
@@ -195,28 +193,18 @@ class Layout:
 
 
 def sample(path: Place, encoding: str) -> list[str]:
-    """The first lines of a file, complete ones only, after checks that this is text at all."""
+    """The first lines of a file, after checks that this is text at all."""
     with open_bytes(path) as raw:
         start = raw.read(_SNIFF_BYTES)
-        more = bool(raw.read(1))
-    if not start.strip() and not more:
+    if not start.strip() and len(start) < _SNIFF_BYTES:
         raise FileFormatError(f"{path} is empty")
     for magic, what in _BINARY.items():
         if start.startswith(magic):
             raise FileFormatError(f"{path} is {what}, not a text file")
     if b"\0" in start and not encoding.startswith(("utf-16", "utf-32")):
         raise FileFormatError(f"{path} looks like a binary file, not text (byte {start.index(0)} is NUL)")
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(start, final=not more)
-    except UnicodeDecodeError as error:
-        raise undecodable(path, encoding, error) from error
-    lines = io.StringIO(text.removeprefix("\ufeff"), newline=None).read().split("\n")
-    # The last line is cut off by the sample; if that is longer than any may be, this is no table.
-    if more and len(lines[-1]) > _MAX_LINE:
-        raise bad(path, len(lines), _TOO_LONG(_MAX_LINE), lines[-1])
-    if more or not lines[-1]:
-        lines.pop()
-    return lines[:200]
+    with open_lines(path, encoding, newline=None) as lines:
+        return [line.removeprefix("\ufeff").rstrip("\n") for line in islice(lines, 200)]
 
 
 def _sniff_delimiter(lines: list[str], path: Place) -> str:
@@ -239,20 +227,6 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
         tried = "tab, comma, semicolon, '|', space or '::'"
         raise bad(path, 1, f"no delimiter found ({tried}); give delimiter=...", lines[0])
     return best
-
-
-def _has_names(row: list[str]) -> bool:
-    """Whether two fields are usual names of columns."""
-    known = {name for names in KNOWN_NAMES.values() for name in names}
-    return sum(plain_name(field) in known for field in row) >= 2
-
-
-def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
-    first = rows[0]
-    if _has_names(first) or any(isinstance(want, str) and want != "auto" for want in wanted.values()):
-        return True
-    # A first line without any number above lines with numbers is a header too.
-    return not any(map(is_number, first)) and any(is_number(field) for row in rows[1:2] for field in row)
 
 
 def detect(
@@ -280,11 +254,16 @@ def detect(
         first = [[field.replace(DOUBLED, "::") for field in row] for row in found]
     except csv.Error as error:
         longest = max(lines, key=len)
-        line, problem = start.index(longest) + 1, f"{error}; is this delimiter right?"
-        raise FileFormatError(f"{path}, line {line}: {problem} {shown(longest)}") from error
+        problem = f"{error}; is this delimiter right?"
+        raise bad(path, start.index(longest) + 1, problem, longest) from error
+    known = {name for names in KNOWN_NAMES.values() for name in names}
+    named = sum(plain_name(field) in known for field in first[0]) >= 2
     if header is None:
-        header = _has_header(first, wanted)
-    elif not header and _has_names(first[0]):
+        asked = any(isinstance(want, str) and want != "auto" for want in wanted.values())
+        # A first line without any number above lines with numbers is a header too.
+        numbers_below = any(is_number(field) for row in first[1:2] for field in row)
+        header = named or asked or (numbers_below and not any(map(is_number, first[0])))
+    elif named and not header:
         said = f"{path}, line 1 ({shown(lines[0])}) is read as a user and an item, and holds names of columns"
         warnings.warn(f"{said}; leave header=False (rgals: --no-header) out", UserWarning, stacklevel=5)
     if header and len(first) < 2:

@@ -178,13 +178,11 @@ def _pagelinks(path: Path, progress: bool) -> Iterator[Pair]:
 
 
 _AMAZON_KEYS = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
-_STEAM_KEYS = {"user": "username", "item": "product_id", "timestamp": "date"}
+_STEAM_KEYS = {"user": "username", "item": "product_id", "value": None, "timestamp": "date", "split": None}
 _READERS: dict[str, Callable[..., Iterator[Pair]]] = {
-    "json": partial(records, keys_of=lambda _: _AMAZON_KEYS),
+    "json": partial(records, wanted=_AMAZON_KEYS | {"split": None}),
     # literal_eval evaluates nothing.
-    "literal": partial(
-        records, keys_of=lambda _: _STEAM_KEYS, parse=ast.literal_eval, form="Python dictionary"
-    ),
+    "literal": partial(records, wanted=_STEAM_KEYS, parse=ast.literal_eval, form="Python dictionary"),
     "pagelinks": _pagelinks,
     "adjacency": partial(lists, whole=True),
 }

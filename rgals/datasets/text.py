@@ -23,6 +23,7 @@ from rgals.datasets.ids import Coded, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number
 from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, numbered, open_bytes, sample
 from rgals.runtime.errors import FileFormatError
+from rgals.runtime.lazy import optional
 
 _BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuses longer fields
 _PAIRS = 1 << 12  # of a batch
@@ -58,11 +59,7 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
 
     A `ValueError` says that pyarrow might read the file in another way than the csv module.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.csv as pa_csv
-    except ImportError as error:
-        raise ValueError("there is no pyarrow") from error
+    pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):
         raise ValueError("pyarrow might read this in another way")
@@ -124,7 +121,7 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
     """Columns of a text file; ``engine`` is "auto", "pyarrow" or "python"."""
     layout = detect(path, wanted, **options)
     if engine in ("auto", "pyarrow"):
-        with suppress(ValueError):  # the rules accept what pyarrow does not, or name its line
+        with suppress(ValueError, ImportError):  # the rules accept what pyarrow does not, or name its line
             return _collected(layout, arrow_batches(layout, whole=True))
     try:
         return _collected(layout, layout.csv_batches())
@@ -172,14 +169,14 @@ def _columns(raw: dict[str, Any], known: list[list], where: Callable[[int], str]
 
 def records(
     path: Path,
-    keys_of: Callable[[list[str]], dict[str, str]],
+    wanted: dict[str, Any],
     *,
     parse: Callable[[str], Any] = json.loads,
     form: str = "JSON object",
     encoding: str = "utf-8",
     progress: bool = False,
 ) -> Iterator[Pair]:
-    """The pairs of a file with a record a line; ``keys_of`` finds those of roles in the names so far."""
+    """The pairs of a file with a record a line; the keys of the roles that are ``wanted`` are its columns."""
     keys: dict[str, str] = {}
     names: dict[str, None] = {}  # in their order
     for number, line in numbered(path, encoding, progress):
@@ -191,7 +188,7 @@ def records(
             raise bad(path, number, f"this is no {form}", line)
         if not keys or not record.keys() <= names.keys():
             names |= dict.fromkeys(record)
-            found = keys_of(list(names))
+            found = {role: list(names)[at] for role, at in choose(list(names), wanted, str(path)).items()}
             keys = keys or found
             for role in found.keys() - keys.keys():
                 problem = f"the {role} ({found[role]!r}) is here, but missing in the lines before"
@@ -208,13 +205,7 @@ def records(
 
 def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Iterator[Pair]:
     """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
-    if form == "lists":
-        return lists(path, encoding)
-
-    def keys_of(names: list[str]) -> dict[str, str]:
-        return {role: names[at] for role, at in choose(names, wanted, str(path)).items()}
-
-    return records(path, keys_of, encoding=encoding)
+    return lists(path, encoding) if form == "lists" else records(path, wanted, encoding=encoding)
 
 
 def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bool = False) -> Iterator[Pair]:
