@@ -69,12 +69,7 @@ def param(function: Callable[..., Any], usage: str, text: str, kind: Any = None)
         text += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
     how |= {"dest": f"{function.__name__}.{name}", "default": argparse.SUPPRESS, "help": text}
     short = ["-" + name] if len(name) == 1 else []
-    return [*short, flag(name)], how
-
-
-def flag(name: str) -> str:
-    """The option for a parameter of this name."""
-    return "--" + _FLAGS.get(name, name.replace("_", "-"))
+    return [*short, "--" + _FLAGS.get(name, name.replace("_", "-"))], how
 
 
 def parameters(args: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:

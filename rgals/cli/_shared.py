@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
-from rgals.cli._options import Argument, Heading, flag, param, parameters
+from rgals.cli._options import Argument, Heading, param, parameters
 from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given, given
@@ -42,12 +42,8 @@ def _column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-# A tab is hard to type: in most shells '\t' is a backslash and a t.
-DELIMITER = (
-    "delimiter D",
-    r"field separator, for example '::' or '\t'; found if not given",
-    partial(re.sub, r"\\t", "\t"),
-)
+_tab = partial(re.sub, r"\\t", "\t")  # a shell passes '\t' as a backslash and a t
+DELIMITER = "delimiter D", r"field separator, for example '::' or '\t'; found if not given", _tab
 JOBS = "n_jobs N", "threads; all if not given", int
 VALUES = "values KIND", "what a value weighs: auto, raw, log1p, binary or bm25"
 _fit, _effort, _read = (partial(param, function) for function in (RGALS, Effort, read_interactions))
@@ -127,8 +123,11 @@ def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = Fa
     # Of an argument that is not given it is None, and then options that would have no effect are refused.
     path, options = getattr(args, name), parameters(args, read_interactions)
     if path is None and options:
-        given = ", ".join(map(flag, options))
-        raise InputError(f"{given}: options of reading have no effect without {flag(name)}; give that, too")
+        idle = [
+            each.option_strings[0] for each in args.parser._actions if each.dest.partition(".")[2] in options
+        ]
+        needed = name.replace("_", "-")
+        raise InputError(f"{', '.join(idle)}: options of reading have no effect without --{needed}")
     if path is None:
         return None
     if os.path.isdir(path) and (options or not stores):
@@ -177,17 +176,21 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
     return known
 
 
-def check_output(path: str, *others: str | None) -> None:
-    """Refuse, before long work, an output that cannot be written after it, or is one of the other files."""
-    if os.path.realpath(path) in map(os.path.realpath, filter(None, others)):
-        raise InputError(f"{path} would replace another file of this command; give another name")
-    folder = os.path.dirname(os.path.realpath(path))
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the name of a file")
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(2, "No such folder; make it first (mkdir -p), or write to another", folder)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(13, "Permission denied", folder)
+def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
+    """Refuse, before long work, outputs that cannot be written after it, or are one of the other files."""
+    taken = set(map(os.path.realpath, filter(None, inputs)))
+    for path in filter(None, outputs):
+        place = os.path.realpath(path)
+        if place in taken:
+            raise InputError(f"{path} would replace another file of this command; give another name")
+        if os.path.isdir(path):
+            raise InputError(f"{path} is a folder; give the name of a file")
+        taken.add(place)
+        folder = os.path.dirname(place)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(2, "No such folder; make it first (mkdir -p)", folder)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied", folder)
 
 
 def read_lines(path: str) -> list[str]:

@@ -142,14 +142,11 @@ def _quality(result: Comparison, known: str, metrics: tuple[str, str]) -> tuple[
     header = ["method"]
     for metric in metrics:
         header += [f"{metric.upper()} here", f"in the paper ({known})"]
-    found = {row.method: row for row in result.rows}
-    rows = []
-    for (paper, ours), printed in zip(METHODS.items(), _PRINTED[known], strict=True):
-        row: list[Any] = [paper]
+    tests = {row.method: row.test for row in result.rows}
+    rows: list[list[Any]] = [[paper] for paper in METHODS]
+    for row, ours, printed in zip(rows, METHODS.values(), _PRINTED[known], strict=True):
         for metric, figure in zip(metrics, printed, strict=True):
-            mine = found[ours].test.get(metric) if ours in found else None
-            row += [None if mine is None else mine[0], figure]
-        rows.append(row)
+            row += [tests.get(ours or "", {}).get(metric, [None])[0], figure]
     return header, rows
 
 

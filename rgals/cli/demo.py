@@ -48,8 +48,7 @@ def run_demo(args: argparse.Namespace) -> None:
     data = shared.read_data(args) or make_implicit(random_state=0)
     held_out = "as the data mark it"
     if data.split is None or not data.test.nnz:
-        part = random_parts(data.matrix, np.array([0.8, 0.2]), np.random.RandomState(0))
-        data = data.replace(split=part)
+        data = data.replace(split=random_parts(data.matrix, np.array([0.8, 0.2]), np.random.RandomState(0)))
         held_out = "a random fifth of every user's"
     print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
     print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({held_out})", flush=True)

@@ -91,10 +91,7 @@ def run_fit(args: argparse.Namespace) -> None:
         raise InputError("--checkpoint-every N says how often, not where: give --checkpoint FOLDER, too")
     every = 1 if args.checkpoint_every is None else args.checkpoint_every
     checkpoint = None if args.checkpoint is None else Checkpoint(args.checkpoint, every)
-    read = args.data, args.user_features, args.item_features
-    shared.check_output(args.output, args.held_out, *read)
-    if args.held_out is not None:
-        shared.check_output(args.held_out, *read)
+    shared.check_outputs((args.output, args.held_out), args.data, args.user_features, args.item_features)
     how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args, stores=True)
@@ -165,10 +162,7 @@ def run_tune(args: argparse.Namespace) -> None:
     validation part judges the settings, otherwise a tenth of every user's interactions does.
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
-    journal = how.get("journal")
-    shared.check_output(args.output, args.data, journal)
-    if journal is not None:
-        shared.check_output(journal, args.data)
+    shared.check_outputs((args.output, how.get("journal")), args.data)
     space: dict[str, Any] = {}
     for text in args.space:
         name, equals, value = text.partition("=")

@@ -112,7 +112,7 @@ def run_recommend(args: argparse.Namespace) -> None:
     """
     check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
-        shared.check_output(args.output, args.model, args.new_users, args.candidates, args.exclude)
+        shared.check_outputs([args.output], args.model, args.new_users, args.candidates, args.exclude)
         choose_format(args.output)
     model = RGALS.load(args.model)
     items = model._state().items
