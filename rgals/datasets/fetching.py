@@ -133,9 +133,9 @@ def fetch(
             if urlsplit(one).scheme not in ("http", "https"):
                 raise ParameterError("url", one, "give an http or https address")
         files = tuple(replace(file, urls=(one,)) for file, one in zip(files, urls, strict=True))
-    paths = [_obtain(source, file, place, verify, progress) for file in files]
-    digest = "-".join(file_digest(path, "sha256")[:12] for path in paths)
-    kept = place / f"{source.name}.{digest}.npz"
+    digests = dict(_obtain(source, file, place, verify, progress) for file in files)
+    paths = list(digests)
+    kept = place / f"{source.name}.{'-'.join(digest[:12] for digest in digests.values())}.npz"
     if kept.exists():
         try:
             return read_interactions(kept)
@@ -153,8 +153,8 @@ def fetch(
     return data
 
 
-def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progress: bool) -> Path:
-    """Path of one verified file of a data set, downloaded if it is not there."""
+def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progress: bool) -> tuple[Path, str]:
+    """Path and digest of one verified file of a data set, downloaded if it is not there."""
     path = place / file.name
     record = path.with_name(path.name + ".sha256")
     if not path.exists():
@@ -165,19 +165,17 @@ def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progres
             md5 = published_md5(file.sums_url, file.urls[0])
         download(file.urls, path, md5=md5, progress=progress)
         record.unlink(missing_ok=True)
-    if not verify:
-        return path
     kind, wanted, why = "MD5", file.md5, "is published"
     if wanted is None:
         recorded = record.read_text().split() if record.exists() else []
         kind, wanted, why = "SHA256", next(iter(recorded), None), f"was recorded at its first use in {record}"
     got = file_digest(path, kind)
-    if wanted is None:
+    if verify and wanted is None:
         record.write_text(f"{got}  {path.name}\n")
-    elif got != wanted:
+    elif verify and got != wanted:
         problem = "it is damaged or another version; remove it to fetch it again, or give verify=False"
         raise FileFormatError(f"{path} has the {kind} {got}, but {wanted} {why}: {problem}")
-    return path
+    return path, got
 
 
 # ------------------------------------------------------------------ one file over HTTP
