@@ -160,9 +160,9 @@ def _read(file: BinaryIO, size: int, name: str, expected: FileSpec) -> tuple[dic
             _check_layout(layouts, expected)
             if any(length > size for _, shape in layouts.values() for length in shape):
                 raise _Fault("an empty array declares a dimension larger than the file")
-            checksums = header["checksums"]
+            checksums = header.get("checksums")
             if not isinstance(checksums, dict) or checksums.keys() != layouts.keys():
-                raise _Fault("the checksums do not belong to the arrays")
+                raise _Fault("the checksums are missing, or do not belong to the arrays")
             arrays = {}
             for key, entry in entries.items():
                 arrays[key] = array = _read_array(archive, entry)
@@ -234,8 +234,6 @@ def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileS
         writer = str(header.get("rgals_version"))[:40]
         reads = f"this rgals {__version__} reads up to version {expected.version}"
         raise _Fault(f"written by rgals {writer} in format version {version}; {reads}: upgrade rgals")
-    if "checksums" not in header:
-        raise _Fault("the metadata hold no checksums")
     return header
 
 

@@ -112,8 +112,13 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        else:
-            _lock_byte(descriptor)
+            return True
+        at = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(descriptor, at, os.SEEK_SET)
         return True
     except OSError as error:
         return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES) else None
@@ -126,8 +131,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     After ``patience`` seconds go in beside whoever is: it may have been stopped, or hang.
     """
     if not path.parent.is_dir():  # else the error would name a file that the caller does not know
-        problem = "No such folder; make it first (mkdir -p), or write to another"
-        raise FileNotFoundError(errno.ENOENT, problem, str(path.parent))
+        raise FileNotFoundError(errno.ENOENT, "No such folder; make it first (mkdir -p)", str(path.parent))
     until = None if patience is None else time.monotonic() + patience
     while True:
         with open(path, "ab") as held:
@@ -143,15 +147,6 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
                     with suppress(OSError):
                         close_and_remove(held, str(path))
                 return
-
-
-def _lock_byte(descriptor: int) -> None:
-    at = os.lseek(descriptor, 0, os.SEEK_CUR)
-    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
-    try:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    finally:
-        os.lseek(descriptor, at, os.SEEK_SET)
 
 
 def _replace_closed(temporary: str, target: str) -> None:

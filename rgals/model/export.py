@@ -146,13 +146,12 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     check_choice("format", format, ("npy", "parquet"))
     target = Path(folder)
     model = copy.copy(model)  # keeps one fit, even while another thread refits
-    users, items = model.factors_
     if format == "parquet":
         pyarrow()
-    ids = _written("user", model.user_ids_, format), _written("item", model.item_ids_, format)
+    ids = {side: _written(side, getattr(model, f"{side}_ids_"), format) for side in ("user", "item")}
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for side, factors, labels in zip(("user", "item"), (users, items), ids, strict=True):
+    for factors, (side, labels) in zip(model.factors_, ids.items(), strict=True):
         if format == "parquet":
             written.append(target / f"{side}s.parquet")
             _write_parquet(written[-1], factors, np.arange(len(factors)) if labels is None else labels)
