@@ -37,9 +37,8 @@ def run_convert(args: argparse.Namespace) -> None:
 
     SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing.
     """
-    columns, progress = parameters(args, read_interactions), bool(shared.progress(args))
-    how = {"columns": columns, "progress": progress, **parameters(args, convert)}
-    store = convert(args.sources, args.output, **how)
+    how = {"columns": parameters(args, read_interactions), **parameters(args, convert)}
+    store = convert(args.sources, args.output, progress=bool(shared.progress(args)), **how)
     users, items = store.shape
     shared.tell(args, f"{users:,} users, {items:,} items, {store.nnz:,} interactions in {args.output}")
 

@@ -134,18 +134,17 @@ def fetch(
                 raise ParameterError("url", one, "give an http or https address")
         files = tuple(replace(file, urls=(one,)) for file, one in zip(files, urls, strict=True))
     digests = dict(_obtain(source, file, place, verify, progress) for file in files)
-    paths = list(digests)
     kept = place / f"{source.name}.{'-'.join(digest[:12] for digest in digests.values())}.npz"
     if kept.exists():
         try:
             return read_interactions(kept)
         except FileFormatError:
             kept.unlink()  # a damaged copy is made again from the source
-    data = build(parse(source, paths, progress), duplicates="last")
+    data = build(parse(source, list(digests), progress), duplicates="last")
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
         problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"
-        raise FileFormatError(f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {problem}")
+        raise FileFormatError(f"{', '.join(map(str, digests))}: {_SIZE(*got)}, but {problem}")
     try:
         data.save(kept)
     except OSError as error:  # a full disk, or a folder that only others may fill

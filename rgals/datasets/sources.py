@@ -69,11 +69,6 @@ def _file(*urls: str, md5: str | None = None, sums_url: str | None = None) -> tu
     return (RemoteFile(urls[0].rpartition("/")[2], urls, md5, sums_url),)
 
 
-def _movielens(name: str, member: str, md5: str, size: tuple[int, int, int]) -> Source:
-    files = _file(f"https://files.grouplens.org/datasets/movielens/{name}.zip", md5=md5)
-    return Source(name, files, "zip", _MOVIELENS, member, size)
-
-
 def _lightgcn(name: str, origin: str, size: tuple[int, int, int]) -> Source:
     files = tuple(
         RemoteFile(f"{name}-{part}.txt", tuple(f"{base}{name}/{part}.txt" for base in _LIGHTGCN))
@@ -89,6 +84,7 @@ _STEAM_PLACES = (
 )
 _DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/simplewiki-20250101-"
 _LINKS, _SUMS = f"{_DUMP}pagelinks.sql.gz", f"{_DUMP}md5sums.txt"
+_GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
 # Path of the table in the archive, MD5 of that, and users, items and interactions.
 _RATINGS = {
     "ml-100k": ("ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
@@ -98,7 +94,10 @@ _RATINGS = {
     "ml-25m": ("ml-25m/ratings.csv", "6b51fb2759a8657d3bfcbfc42b592ada", (162_541, 59_047, 25_000_095)),
 }
 _ALL = (
-    *(_movielens(name, *row) for name, row in _RATINGS.items()),
+    *(
+        Source(name, _file(f"{_GROUPLENS}{name}.zip", md5=md5), "zip", _MOVIELENS, member, size)
+        for name, (member, md5, size) in _RATINGS.items()
+    ),
     Source("amazon-electronics", _file(_REVIEWS), "json", _AMAZON, size=(192_403, 63_001, 1_689_188)),
     Source("steam", _file(*_STEAM_PLACES), "literal", _STEAM),
     Source("simplewiki-links", _file(_LINKS, sums_url=_SUMS), "pagelinks", _WIKI),
