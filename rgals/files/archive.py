@@ -143,6 +143,8 @@ def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, 
     any array is allocated; then every array is checked against its checksum. A `ModelFileError` names the
     file and the fault.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputTypeError(f"give the path of a file, as a text or a pathlib.Path, not {path!r}")
     name = os.fspath(path)
     if not stat.S_ISREG(os.stat(name).st_mode):
         raise ModelFileError(f"{name} is not a file")

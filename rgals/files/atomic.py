@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rgals.runtime.errors import InputError
+from rgals.runtime.errors import InputError, InputTypeError
 
 
 def _module(name: str) -> Any:
@@ -42,6 +42,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps pointing to
     the file. A name that is no file's is an `InputError`.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputTypeError(f"give the path of a file, as a text or a pathlib.Path, not {path!r}")
     target, mode = os.path.realpath(os.fspath(path)), None
     with suppress(FileNotFoundError):
         mode = os.stat(target).st_mode

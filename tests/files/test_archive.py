@@ -17,7 +17,7 @@ from instruments.harness import POSIX
 
 from rgals.files import archive as store
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
-from rgals.runtime.errors import InputError, ModelFileError, RgalsError
+from rgals.runtime.errors import InputError, InputTypeError, ModelFileError, RgalsError
 
 SPEC = FileSpec(
     "test-model",
@@ -469,6 +469,14 @@ def test_the_message_names_the_file(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"abc")
     with pytest.raises(ModelFileError, match=r"broken\.npz: not an npz file"):
         load_npz(tmp_path / "broken.npz", expected=SPEC)
+
+
+@pytest.mark.parametrize("path", [None, 3, 1.5])
+def test_what_is_no_path_is_an_error_of_rgals(arrays, path):
+    with pytest.raises(InputTypeError, match=f"give the path of a file, .*, not {path}"):
+        save_npz(path, arrays, {}, spec=SPEC)
+    with pytest.raises(InputTypeError, match=f"give the path of a file, .*, not {path}"):
+        load_npz(path, expected=SPEC)
 
 
 @POSIX
