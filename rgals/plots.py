@@ -68,10 +68,9 @@ def legend(ax: Any, **options: Any) -> Any:
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
     """A logarithmic x axis where the values are positive and the largest is 20 times the least."""
     if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
-        ax.set_xscale("log")
+        ax.set_xscale("log", subs=range(2, 10))  # which have no numbers: these would lie on each other
         ax.xaxis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 1000 * min(values) else (1,))
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_formatter("")  # numbers of all ticks would lie on each other
 
 
 def _is_metric(name: Any) -> bool:

@@ -209,12 +209,17 @@ def _gramian(X: CSR, dtype: np.dtype) -> np.ndarray:
     return out
 
 
+def ridge_of(X: CSR) -> float:
+    """What reg="auto" is."""
+    squares = X.nnz if X.is_binary else float(np.square(X.values, dtype=np.float64).sum())
+    return _OF_A_USER * squares / X.n_rows
+
+
 def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, float, float]:
     """B, the ridge that was used and the objective; all in the memory of one square matrix."""
     A = _gramian(X, dtype)
     n, diagonal = len(A), A.reshape(-1)[:: len(A) + 1]
-    if isinstance(reg, str):
-        reg = _OF_A_USER * float(diagonal.sum(dtype=np.float64)) / X.n_rows
+    reg = ridge_of(X) if isinstance(reg, str) else reg
     diagonal += dtype.type(reg)
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (A,))
     # The transpose is in the order of LAPACK, which then works in place: its lower triangle is our upper.

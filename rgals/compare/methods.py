@@ -7,10 +7,10 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 
 from rgals.baselines import EASE, Popularity
+from rgals.baselines.ease import ridge_of
 from rgals.compare import outside
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
@@ -36,12 +36,7 @@ def _rungs(low: float, high: float) -> tuple[float, ...]:
     return tuple(v for v in values if low <= v <= high)
 
 
-def _ridge_of_ease(train: Any, K: int) -> dict[str, float]:
-    """Where EASE's own "auto" stands: four mean sums of squares of a user's weights."""
-    squares = train.nnz if train.is_binary else float(np.square(train.values, dtype=np.float64).sum())
-    return {"reg": 4.0 * squares / train.n_rows}
-
-
+_EASE: dict[str, Any] = {"rule": lambda train, K: {"reg": ridge_of(train)}, "seeded": False}
 _SMALL = _rungs(0.002, 2)
 _REG = _rungs(0.0003, 1)
 _SOFTMAX_RIDGE = 0.6  # best on MovieLens 1M: 0.06 for softmax, 0.1 for RG2
@@ -185,7 +180,7 @@ _ALL = (
     _sgd("bpr", "BPR", "dot", n_negatives=10),
     _sgd("bce", "BCE", "dot", n_negatives=10),
     _sgd("sparsemax", "Sparsemax", "dot", decay="frequency", init_scale=0.01),
-    _copies(EASE(), _RIDGE, "ease", "EASE", "closed form", rule=_ridge_of_ease, seeded=False),
+    _copies(EASE(), _RIDGE, "ease", "EASE", "closed form", **_EASE),
     _copies(Popularity(), {}, "popularity", "Popularity", "counts", seeded=False),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}

@@ -35,13 +35,14 @@ from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
+from rgals.runtime.memory import of_process
 
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
 _IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 20  # interactions that are dealt out together, while others are prepared
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
-_BUCKETS = 30_000  # half as many as a number of 16 bits can count
+_BUCKETS = 30_000  # or twice as many at most: each is a file
 #: Files with all rows, and their types: codes, and values where there are some.
 _SPILLED = {"codes": np.dtype([("user", np.int32), ("item", np.int32)]), "values": np.dtype(np.float64)}
 _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
@@ -130,7 +131,7 @@ def convert(
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     options = _Options(threshold, binary, duplicates, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
-    room = int(0.9 * _bytes(memory)) - max(_resident(), 200_000_000)
+    room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
     target = Path(os.path.realpath(out))
     if target.exists():
         raise InputError(f"{out} exists; give another name, or remove it first")
@@ -147,13 +148,6 @@ def _bytes(memory: str | int) -> int:
     if n < _LEAST:
         raise ParameterError("memory", memory, f"give at least {_LEAST / 1e6:.0f}MB, as a number or as '1GB'")
     return int(n)
-
-
-def _resident() -> int:
-    """Bytes that the process holds now; 0 where the system does not say."""
-    with suppress(OSError, ValueError, IndexError, AttributeError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 @contextmanager
@@ -238,8 +232,9 @@ class _Buckets:
         ends = np.cumsum(counts, dtype=np.int64)
         # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
         some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
-        self._of_row = ((ends - counts) // some).astype(np.uint16)
-        self.n = int(self._of_row[-1]) + 1
+        of_row = (ends - counts) // some
+        self.n = int(of_row[-1]) + 1
+        self._ends = np.searchsorted(of_row, np.arange(self.n), side="right") << self.bits
 
     def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:
         """Deal out interactions, some at a time: rows, columns, and values if the buckets have them."""
@@ -253,12 +248,19 @@ class _Buckets:
 
     def _in_order(self, part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
         rows, cols, *values = part
-        dealt, bucket = np.empty(len(rows), self.kind), self._of_row[rows]
-        order = np.argsort(bucket, kind="stable") if self.n > 1 else slice(None)
-        dealt["key"] = (rows.astype(np.int64) << self.bits | cols)[order]
+        dealt = np.empty(len(rows), self.kind)
+        dealt["key"] = rows.astype(np.int64) << self.bits | cols
         for value in values:
-            dealt["value"] = value[order]
-        return dealt, np.cumsum(np.bincount(bucket, minlength=self.n))
+            dealt["value"] = value
+        dealt = self._by_key(dealt)
+        return dealt, np.searchsorted(dealt["key"], self._ends)
+
+    def _by_key(self, part: np.ndarray) -> np.ndarray:
+        """Interactions in the order of their keys; equal ones as they came."""
+        if self.kind.names != ("key",):
+            return part.take(np.argsort(part["key"], kind="stable"))
+        part["key"].sort()  # equal ones are the same
+        return part
 
     def pairs(self, keys: Any) -> tuple[Any, Any]:
         """Rows and columns of keys."""
@@ -271,10 +273,7 @@ class _Buckets:
             path = self.folder / f"bucket{k}"
             part = np.fromfile(path, self.kind) if path.exists() else np.empty(0, self.kind)
             path.unlink(missing_ok=True)
-            if self.kind.names != ("key",):
-                return part.take(np.argsort(part["key"], kind="stable"))
-            part["key"].sort()
-            return part
+            return self._by_key(part)
 
         return read_ahead(map(take, range(self.n)))
 

@@ -5,6 +5,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,11 +138,9 @@ def matrix_columns(X: Any) -> Columns:
 
 def holds_arrays(path: Path) -> bool:
     """Whether a file is a zip archive of npy members, whatever its name."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith(".npy") for name in archive.namelist())
-    except zipfile.BadZipFile:
-        return False
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return any(name.endswith(".npy") for name in archive.namelist())
+    return False
 
 
 def read_npz(path: Path) -> Columns:

@@ -162,10 +162,9 @@ def give_back_freed() -> None:
 
 def _machine() -> int | None:
     """What is free, with what the system would give up of its caches."""
-    try:
+    with suppress(OSError, ValueError, LookupError, AttributeError):  # a system that does not say
         return {"win32": _windows, "darwin": _macos}.get(sys.platform, _linux)()
-    except (OSError, ValueError, LookupError, AttributeError):  # a system that does not say
-        return None
+    return None
 
 
 def _linux() -> int:
@@ -196,20 +195,22 @@ def _macos() -> int:
 
 
 def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
-    try:
+    with suppress(OSError, ValueError):  # no such group, or "max": no limit
         bound, used = int(limit.read_text()), int(usage.read_text())
         caches = re.findall(r"^(?:total_)?inactive_file (\d+)$", statistics.read_text(), re.MULTILINE)
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return None
-    return bound - max(0, used - max(map(int, caches), default=0))
+        return bound - max(0, used - max(map(int, caches), default=0))
+    return None
 
 
 def _own_limit() -> int | None:
     """What is left of the limit on this process's address space."""
     if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return None
-    try:
-        pages = int((cgroups.PROC / "self/statm").read_text().split()[0])
-        return limit - pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):  # another system than Linux
-        return None
+    return limit - of_process(0)
+
+
+def of_process(which: int) -> int:
+    """Bytes of this process: of its address space (0), in memory (1); 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):  # another system than Linux
+        return int((cgroups.PROC / "self/statm").read_text().split()[which]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

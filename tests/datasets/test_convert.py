@@ -209,10 +209,17 @@ def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch
     assert not list(tmp_path.glob("*.rgals"))
 
 
-def test_buckets_are_no_more_than_their_numbers_can_count(tmp_path):
-    buckets = module._Buckets(tmp_path, np.ones(200_000, np.int64), 5, room=0)
-    assert (np.diff(buckets._of_row.astype(int)) >= 0).all()
-    assert buckets._of_row[-1] == buckets.n - 1 < 65_535
+@pytest.mark.parametrize(("counts", "room"), [(np.ones(200_000, np.int64), 0), (np.arange(3000), 80_000)])
+def test_buckets_are_consecutive_rows_and_not_too_many(tmp_path, counts, room):
+    buckets = module._Buckets(tmp_path, counts, 5, room=room)
+    ends, rest = buckets.pairs(buckets._ends)
+    assert not rest.any() and (np.diff(ends) >= 0).all() and ends[-1] == len(counts)
+    assert 1000 < buckets.n == len(ends) <= 2 * module._BUCKETS
+    before = np.concatenate([[0], np.cumsum(counts)])
+    filled = np.diff(ends, prepend=0) > 0
+    begins, ends = np.concatenate([[0], ends[:-1]])[filled], ends[filled]
+    held = before[ends - 1] - before[begins]  # and the last row, which is whole
+    assert held.max() <= max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
@@ -356,8 +363,8 @@ def converted_at_once(folder: str) -> tuple[int, int]:
     for k in range(4):
         users, items = rng.integers(0, 50_000, 1_000_000), rng.integers(0, 20_000, 1_000_000)
         pq.write_table(pa.table({"user": users, "item": items}), f"{folder}/{k}.parquet")
-    module._LEAST, module._bytes = 0, lambda memory: module._resident() + 60_000_000
-    before = module._resident()
+    module._LEAST, module._bytes = 0, lambda memory: module.of_process(1) + 60_000_000
+    before = module.of_process(1)
     convert(folder, f"{folder}/x.rgals")
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
