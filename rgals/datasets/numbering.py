@@ -24,17 +24,8 @@ class Numbering:
         self.beside: Numbering | None = None
         self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
         self.trimmed = False  # texts of a text file, which are integers where all of them are
-        # As much as may ever be needed, of which the system gives what is touched: nothing moves when ids
-        # come, and the pages are large ones, so that few of many random reads wait for a page's address.
-        most = max(room, 16 * _FIRST)
-        table, counts = np.zeros(most // 8, np.uint64), np.zeros(most // 16, np.int64)
-        self._space = Names(table, np.zeros(most // 16 + 1, np.int64), np.empty(most, np.uint8), counts)
-        self._take(2 * _FIRST, _FIRST, 16 * _FIRST)
-
-    def _take(self, slots: int, n: int, size: int) -> None:
-        """Use as much of the space: places of the table, ids, bytes of texts."""
-        sizes = (slots, n + 1, size, n)
-        self._names = Names(*(array[:length] for array, length in zip(self._space, sizes, strict=True)))
+        table, ends = np.zeros(2 * _FIRST, np.uint64), np.zeros(_FIRST + 1, np.int64)
+        self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), np.zeros(_FIRST, np.int64))
 
     @property
     def counts(self) -> np.ndarray:
@@ -83,27 +74,33 @@ class Numbering:
         return "U", offsets, np.frombuffer(text or b"", np.uint8)
 
     def _grow(self, length: int) -> None:
-        table, ends, text, counts = self._names
         if self.known > MAX_INDEX - 1:
             raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
-        n = max(len(counts), self.known * 3 // 2)
-        size = max(len(text), int(ends[self.known]) * 3 // 2 + length)
-        slots = len(table) if n < _FULL * len(table) else 2 * len(table)
-        needed = 8 * slots + 16 * n + size + (0 if self.beside is None else self.beside.bytes)
+        slots, _, size, n = map(len, self._names)
+        n = max(n, self.known * 3 // 2)
+        size = max(size, int(self._names.ends[self.known]) * 3 // 2 + length)
+        is_full = n >= _FULL * slots
+        slots *= 1 + is_full
+        copied = max(array.nbytes for array in self._names)
+        needed = 8 * slots + 16 * n + size + copied + (0 if self.beside is None else self.beside.bytes)
         if needed > self.room:
             raise InsufficientMemoryError(
                 f"ids, {self.known:,} {self.what}s and more, take {readable(needed)} beside what else a "
                 f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
-        self._take(slots, n, size)
-        if slots > len(table):
-            table[:] = 0
+        # Not in place: new arrays lie in large pages, so that few random reads wait for a page's address.
+        for name, entries in zip(Names._fields, (slots, n + 1, size, n), strict=True):
+            old = getattr(self._names, name)  # one of them beside its copy
+            new = np.zeros(entries, old.dtype)
+            new[: len(old)] = old
+            self._names = self._names._replace(**{name: new})
+        if is_full:
+            self._names.table[:] = 0
             texts.fill(self._names, self.known)
 
     def sort(self) -> None:
         """Order the labels; what was needed to number more is freed, counts too."""
-        kept = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
-        self._names = self._space = kept
+        self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:
