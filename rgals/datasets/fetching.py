@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
@@ -288,10 +289,8 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
 def published_md5(sums_url: str, url: str) -> str | None:
     """MD5 of a file from the list (as md5sum writes it) that its publisher keeps; None without one."""
     name = urlsplit(url).path.rsplit("/", 1)[-1]
-    try:
-        with _ask(sums_url, {}) as answer:
-            text = answer.read(1 << 20).decode("utf-8", "replace")
-    except (OSError, HTTPException):
-        return None
-    found = re.search(rf"^([0-9a-f]{{32}})\s+\*?{re.escape(name)}\s*$", text, re.MULTILINE)
-    return None if found is None else found[1]
+    with suppress(OSError, HTTPException), _ask(sums_url, {}) as answer:
+        text = answer.read(1 << 20).decode("utf-8", "replace")
+        found = re.search(rf"^([0-9a-f]{{32}})\s+\*?{re.escape(name)}\s*$", text, re.MULTILINE)
+        return None if found is None else found[1]
+    return None

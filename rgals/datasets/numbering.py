@@ -77,8 +77,7 @@ class Numbering:
         if self.known > MAX_INDEX - 1:
             raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
         slots, _, size, n = map(len, self._names)
-        n = max(n, self.known * 3 // 2)
-        size = max(size, int(self._names.ends[self.known]) * 3 // 2 + length)
+        n, size = max(n, self.known * 3 // 2), max(size, int(self._names.ends[self.known]) * 3 // 2 + length)
         is_full = n >= _FULL * slots
         slots *= 1 + is_full
         copied = max(array.nbytes for array in self._names)

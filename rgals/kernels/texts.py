@@ -65,9 +65,13 @@ def _same(text, begin, end, names, code):
     at = names.ends[code]
     if names.ends[code + 1] - at != end - begin:
         return False
+    whole = end - (end - begin) % 8
+    for k in range(begin, whole, 8):
+        if _word(names.text, at + k - begin) != _word(text, k):
+            return False
     same = True
-    for k in range(end - begin):
-        same &= names.text[at + k] == text[begin + k]
+    for k in range(whole, end):
+        same &= names.text[at + k - begin] == text[k]
     return same
 
 
