@@ -112,10 +112,11 @@ def test_convergence(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.few(0)
-def test_shop(monkeypatch, capsys, tmp_path):
+def test_shop(monkeypatch, capsys, tmp_path, recwarn):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "shop.png"
     out = run("shop.py", monkeypatch, capsys, "--days", "65", "--out", str(tmp_path), "--plot", str(picture))
+    assert not [warning for warning in recwarn if issubclass(warning.category, UserWarning)]
     rows = [line.split() for line in out.splitlines() if re.match(r" +\d", line)]
     assert [row[0] for row in rows] == ["30", "60"]
     updated, popular, frozen = map(float, rows[-1][4:7])
