@@ -123,11 +123,9 @@ def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = Fa
     # Of an argument that is not given it is None, and then options that would have no effect are refused.
     path, options = getattr(args, name), parameters(args, read_interactions)
     if path is None and options:
-        idle = [
-            each.option_strings[0] for each in args.parser._actions if each.dest.partition(".")[2] in options
-        ]
-        needed = name.replace("_", "-")
-        raise InputError(f"{', '.join(idle)}: options of reading have no effect without --{needed}")
+        taken = [each for each in args.parser._actions if each.dest.partition(".")[2] in options]
+        idle, needed = ", ".join(each.option_strings[0] for each in taken), name.replace("_", "-")
+        raise InputError(f"{idle}: options of reading have no effect without --{needed}")
     if path is None:
         return None
     if os.path.isdir(path) and (options or not stores):
