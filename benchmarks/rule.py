@@ -24,6 +24,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ from rgals.datasets import read_interactions
 from rgals.datasets.given import given
 from rgals.datasets.splits import split_interactions
 from rgals.losses import Degrees, fitted, spectral_edge
-from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
@@ -95,9 +95,9 @@ def judge(model: RGALS, split: Fold) -> float:
     return evaluate(factors, split.told, split.hidden, METRIC, users=split.users, n_jobs=model.n_jobs)[METRIC]
 
 
-def origin(train: CSR) -> tuple[float, float]:
+def origin(n_users: int, n_items: int, nnz: int) -> tuple[float, float]:
     """``alpha`` and ``reg`` at (0, 0) of the lattice."""
-    return 0.05 * (3000 / train.n_cols) ** 0.75, spectral_edge(*train.shape, train.nnz)
+    return 0.05 * (3000 / n_items) ** 0.75, spectral_edge(n_users, n_items, nnz)
 
 
 def spans(row: dict[str, Any]) -> tuple[range, range]:
@@ -118,7 +118,7 @@ def measure_grid(args: argparse.Namespace) -> None:
                 continue
             started = time.perf_counter()
             parts = parts or hidden_parts(name, seed)
-            zero = origin(parts[0].train)
+            zero = origin(*parts[0].train.shape, parts[0].train.nnz)
             found = []
             for i, j in ((i, j) for i in spans(row)[0] for j in spans(row)[1]):
                 setting = fitted.Setting(
@@ -216,17 +216,26 @@ def margins_of(name: str, known: dict[str, Any]) -> Degrees:
     return known[name]
 
 
-Case = tuple[str, str, int, Degrees, Surface]
+def asked(degrees: Degrees) -> Any:
+    """What the rule asks of margins: three numbers, as lengths that are typical of themselves.
+
+    The bound on reg, which asks for the matrix, is above what any rule tried here would take.
+    """
+    lengths = [np.array([fitted.typical(counts)]) for counts in (degrees.user_count, degrees.item_count)]
+    shown = {"cohesion": degrees.cohesion, "user_count": lengths[0], "item_count": lengths[1]}
+    return SimpleNamespace(**shown, matrix=None, origin=origin(*degrees.shape, degrees.nnz))
+
+
+Case = tuple[str, str, int, Any, Surface]
 
 
 def lost(found: np.ndarray, cases: list[Case]) -> np.ndarray:
     """What a rule with these numbers loses to the best of the grid, by interpolation."""
     out = []
-    for _, _, K, degrees, surface in cases:
-        setting = fitted.setting(degrees, K, fitted.Numbers(*found))
-        zero = 0.05 * (3000 / degrees.n_items) ** 0.75, spectral_edge(*degrees.shape, degrees.nnz)
-        i = np.log(setting.alpha / zero[0]) / STEPS[0]
-        j = np.log(setting.reg / zero[1]) / STEPS[1]
+    for _, _, K, margins, surface in cases:
+        setting = fitted.setting(margins, K, fitted.Numbers(*found))
+        i = np.log(setting.alpha / margins.origin[0]) / STEPS[0]
+        j = np.log(setting.reg / margins.origin[1]) / STEPS[1]
         out.append(1 - surface.at(i, j, setting.item_exponent) / surface.best)
     return np.array(out)
 
@@ -266,7 +275,7 @@ def print_tables(args: argparse.Namespace) -> None:
     keys = sorted({(row["set"], row["loss"], row["K"]) for row in rows})
     margins: dict[str, Degrees] = {}
     blocks = {key: [r for r in rows if (r["set"], r["loss"], r["K"]) == key] for key in keys}
-    cases = [(*key, margins_of(key[0], margins), Surface(blocks[key])) for key in keys]
+    cases = [(*key, asked(margins_of(key[0], margins)), Surface(blocks[key])) for key in keys]
     print("| set | loss | K | seeds | item exponents | i | j | best | at |\n|" + "---|" * 9)
     for key in keys:
         found = blocks[key]
