@@ -323,7 +323,7 @@ class RGALS(
         record = state.record
         # With hard negatives "auto" is more than a number: when they are drawn.
         n_iter = record.n_iter if state.hard_negatives is None else AUTO
-        found = {"init": record.history[0].get("init", AUTO), "n_iter": n_iter}
+        found = {"init": (record.history or [{}])[0].get("init", AUTO), "n_iter": n_iter}
         kept = {k: v if record.params[k] == AUTO else record.params[k] for k, v in found.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 

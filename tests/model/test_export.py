@@ -62,6 +62,8 @@ def test_a_model_of_implicit_recommends_and_folds_in_as_it_did(tmp_path, valued)
     mine.save(tmp_path / "m.npz")
     np.testing.assert_array_equal(RGALS.load(tmp_path / "m.npz").recommend(Positions(users), 10)[0], got)
     assert mine.loss == mine.get_params()["loss"] and isinstance(mine.loss, WRMF)
+    taken = RGALS.load(tmp_path / "m.npz").params_  # it has no history to tell from
+    assert taken["init"] == "auto" and taken["n_iter"] == theirs.iterations and taken["reg"] == 0.5
     back = mine.to_implicit()
     np.testing.assert_array_equal(back.item_factors, theirs.item_factors)
     assert valued or back.alpha == pytest.approx(3.0)
