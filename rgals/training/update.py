@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.given import given, is_frame, no_ids
-from rgals.datasets.ids import IdMap, Positions, joined
+from rgals.datasets.ids import IdMap, Positions, joined, refuse_kind
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
@@ -322,11 +322,13 @@ class Updated(FoldIn):
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
         found.refuse_beside(**{f"{what}s": ids})
-        if found.labelled:  # it brings its own
-            ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
-        elif ids is None:
+        own = (found.user_ids, found.item_ids)[side]
+        ids = own if ids is None else ids
+        if ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
         rows = self._laid_out(old, found, name, ("items", "users")[side])
+        if own is not None and ids is own and labels[side] is not None:
+            refuse_kind(known[side], own, name)
         seen = old.interactions().load()
         rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
@@ -456,13 +458,11 @@ def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int
         raise InputError(f"{len(own)} {name} for {n} histories; give one id each")
     at = known.index(own.labels, missing="mark")
     new = np.flatnonzero(at < 0)
-    if not len(new):
-        return at, labels
-    if labels is not None:
-        at[new] = len(known) + np.arange(len(new))
-        return at, joined(labels, own.labels[new])
     numbers, following = own.labels[new], len(known) + np.arange(len(new))
-    if numbers.dtype.kind not in "iu" or not np.array_equal(np.sort(numbers), following):
+    if labels is not None:
+        at[new] = following
+        return at, joined(labels, numbers)
+    if len(new) and (numbers.dtype.kind not in "iu" or not np.array_equal(np.sort(numbers), following)):
         raise InputError(
             f"this model has no {known.what} ids, so new {name} are numbered on from {len(known)} without a "
             f"gap, not {numbers[:5].tolist()}"
