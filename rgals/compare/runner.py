@@ -31,7 +31,7 @@ from rgals.metrics._table import Metric
 from rgals.metrics.evaluation import evaluate, figures
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import RANGES, check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ValuesWarning
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
@@ -101,8 +101,7 @@ class Effort:
         check_int("patience", self.patience, 1)
         check_real("time_limit", self.time_limit, 0, open_min=True)
         check_int("objective_iterations", self.objective_iterations, 8 if self.objective_iterations else 0)
-        if self.validation_users is not None:
-            check_int("validation_users", self.validation_users, 1)
+        RANGES["int > 0, optional"]("validation_users", self.validation_users)
 
     def check(self, methods: Sequence[Method]) -> None:
         """Check the start of tuning these methods."""

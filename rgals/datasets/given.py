@@ -5,7 +5,6 @@ A table of users and items comes out as a matrix with ids; it is never taken for
 
 import os
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of
+from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of, warn
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
@@ -166,8 +165,7 @@ def beside(
     matrix, *unknown = found.laid_out(users, items, name, grow=grow)
     if grow and (len(unknown[0]) or len(unknown[1])):
         new = f"{len(unknown[0])} users and {len(unknown[1])} items that the model does not know"
-        said = f"{name} has {new}: the users count as cold, the items as missed"
-        warnings.warn(said, UserWarning, stacklevel=4)
+        warn(f"{name} has {new}: the users count as cold, the items as missed")
     return matrix, *unknown
 
 
@@ -202,7 +200,7 @@ def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: 
     """The matrix from `beside`; a warning says what of it was unknown."""
     if len(users) or len(items):
         said = f"{name} has {len(users)} users and {len(items)} items that {why}"
-        warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=5)
+        warn(f"{said}; their interactions were left out")
     return matrix
 
 
@@ -325,7 +323,7 @@ def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
     if columns.value is None and wanted["value"] is not None and unused:
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
         lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
-        warnings.warn(f"{why}; {lines}", UserWarning, stacklevel=4)
+        warn(f"{why}; {lines}")
     return data
 
 

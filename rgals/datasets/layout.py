@@ -9,7 +9,6 @@ import csv
 import gzip
 import io
 import lzma
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name
+from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name, warn
 from rgals.datasets.interactions import is_number, numbers
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError, ParameterError
@@ -265,7 +264,7 @@ def detect(
         header = named or asked or (numbers_below and not any(map(is_number, first[0])))
     elif named and not header:
         said = f"{path}, line 1 ({shown(lines[0])}) is read as a user and an item, and holds names of columns"
-        warnings.warn(f"{said}; leave header=False (rgals: --no-header) out", UserWarning, stacklevel=5)
+        warn(f"{said}; leave header=False (rgals: --no-header) out")
     if header and len(first) < 2:
         raise FileFormatError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None

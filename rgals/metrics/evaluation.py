@@ -1,12 +1,12 @@
 """`evaluate`: rank every item for every test user, in blocks, and average the metrics; of groups, too."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rgals.datasets.columns import warn
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted, mean_of_known
@@ -17,6 +17,7 @@ from rgals.runtime.errors import InputError, ParameterError
 
 _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
 _DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once
+_DROPPED = "test interactions are also in train: they cannot be recommended and were dropped"
 
 
 class Evaluation(dict):
@@ -183,7 +184,8 @@ def figures(
             else:
                 blocks[m.name].append(m.function(*given[m.needs], **m.options))
         del answers  # scores are gone before the next are made
-    warn_of_dropped(dropped, stacklevel=4)
+    if dropped:
+        warn(f"{dropped} {_DROPPED}")
     everybody = np.concatenate(kept)
     if len(everybody) == 0:
         what = f"test (shape {truth.shape}) holds no interaction"
@@ -196,13 +198,6 @@ def figures(
     return Evaluation(in_order, *counts), Evaluation(each, *counts), everybody
 
 
-def warn_of_dropped(n: int, stacklevel: int) -> None:
-    """Say how many test interactions were dropped, if any."""
-    if n:
-        what = f"{n} test interactions are also in train"
-        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel)
-
-
 def _warn_of_fitted(judged: Served, rows: np.ndarray) -> None:
     """Say so where the model was fitted to most test interactions that are not in train."""
     rows = rows[rows < judged.n_known][:_BATCH]
@@ -211,7 +206,7 @@ def _warn_of_fitted(judged: Served, rows: np.ndarray) -> None:
     if 2 * n_fitted > hidden.nnz:
         what = f"the model was fitted to {n_fitted} of {hidden.nnz} test interactions that are not in train"
         advice = "how it ranks them tells nothing about new ones; fit it to train alone"
-        warnings.warn(f"{what}: {advice}", UserWarning, stacklevel=3)
+        warn(f"{what}: {advice}")
 
 
 def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
@@ -278,7 +273,8 @@ def evaluate_segments(
     if not popularity.any():
         raise InputError("there are no training interactions to count by; give train")
     truth, dropped = without_known(judged.truth, judged.seen)
-    warn_of_dropped(dropped, stacklevel=3)
+    if dropped:
+        warn(f"{dropped} {_DROPPED}")
     rows = np.flatnonzero(truth.row_counts)
     if not len(rows):
         raise InputError(f"test (shape {truth.shape}) holds no interaction outside train")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.datasets.columns import warn
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
@@ -212,8 +212,7 @@ class RGALSCV(RGALS):
             params = {**of_all, **of_estimator(found.measure.loss, found.params)}
             whole = prepared.final
         else:
-            said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
-            warnings.warn(said, UserWarning, stacklevel=3)
+            warn("no user has two interactions, so that nothing can be hidden: the rule is taken as it is")
             K = self.K[0] if isinstance(self.K, list) else self.K
             params = {"K": 64 if K == AUTO else K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.columns import warn
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
@@ -85,7 +85,7 @@ def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     users, items = core_members(matrix, k_user, k_item)
     if matrix.nnz and not (len(users) and len(items)):
         what = f"k={k}: no users and items have so many interactions with each other"
-        warnings.warn(f"{what}, and the core is empty; give less", UserWarning, stacklevel=2)
+        warn(f"{what}, and the core is empty; give less")
     return Core(found.take(matrix, users, items), users, items)
 
 

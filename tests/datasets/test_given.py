@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 import uuid
@@ -563,3 +564,31 @@ def test_the_name_of_a_file_or_of_a_store_gets_the_line_that_opens_it(tmp_path):
     for name, line in ((tmp_path / "shop.csv", "read_interactions"), (tmp_path, "open_matrix")):
         with pytest.raises(InputTypeError, match=rf'{line}\("{re.escape(str(name))}"\)'):
             model().fit(str(name))
+
+
+def test_warnings_name_the_line_of_the_caller():
+    """However deep a frame is read: who was warned of a line of rgals did not know which call was meant."""
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS, "grade": VALUES, "time": TIMES})
+    fitted = model().fit(read_interactions(frame))
+    news = pd.DataFrame({"user": [901, 8], "item": [10, 30], "rating": [1.0, 1.0]})
+    calls = {
+        "value": [
+            lambda: model().fit(frame),
+            lambda: EASE().fit(frame),
+            lambda: split_interactions(frame),
+            lambda: leave_last_out(frame),
+            lambda: temporal_split(frame, 25),
+            lambda: prepare(frame),
+            lambda: evaluate(fitted, frame, news),
+        ],
+        "does not know": [lambda: evaluate(fitted, None, news), lambda: evaluate(fitted, news, news)],
+        "also in train": [lambda: evaluate(fitted, news.head(1), news)],
+    }
+    for text, some in calls.items():
+        for call in some:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                with contextlib.suppress(InputError):  # of so few interactions
+                    call()
+            found = [told.filename for told in said if text in str(told.message)]
+            assert found and set(found) == {__file__}, (text, call)

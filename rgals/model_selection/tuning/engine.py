@@ -4,7 +4,6 @@ What was found is tried with hard negatives, and with half-lives of the interact
 """
 
 import sys
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.datasets.columns import warn
 from rgals.datasets.times import half_life_in
 from rgals.files.journal import Journal
 from rgals.losses import AUTO, LOSSES, Loss, get_loss
@@ -246,7 +246,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
         try:
             trial = measure.again("hard negatives", params, taken, searched, TOP)
         except InsufficientMemoryError as error:
-            warnings.warn(f"hard negatives do not fit, so that none are tried: {error}", stacklevel=2)
+            warn(f"hard negatives do not fit, so that none are tried: {error}")
             return None
         left -= trial.cost or 0.0
         return trial

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.datasets.columns import warn
 from rgals.model_selection.tuning.space import OneOf, Space
 from rgals.runtime.errors import InsufficientMemoryError
 from rgals.runtime.threads import workers
@@ -134,7 +135,7 @@ def search(
         try:
             run(space.point(best.params), TOP, larger, **enough)
         except InsufficientMemoryError as error:
-            warnings.warn(f"K={larger} does not fit, so that the search ends below: {error}", stacklevel=2)
+            warn(f"K={larger} does not fit, so that the search ends below: {error}")
             break
         if space.dimensions:
             run(middle, TOP, larger, **enough)
