@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of, warn
-from rgals.datasets.ids import IdMap, as_labels, refuse_kind
+from rgals.datasets.ids import IdMap, as_labels, index_roles, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, on_host
@@ -269,14 +269,12 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if columns is not None:
         return isinstance(columns, str)
     names, kinds = column_names(frame), _kinds(frame)
-    roles, index = roles_of(names), [n for n in getattr(getattr(frame, "index", None), "names", []) if n]
+    roles, (in_index, problem) = roles_of(names), index_roles(frame, name)
     if {"user", "item"} <= roles.keys():
         return False
     numeric = "O" not in kinds
-    in_index = roles_of(index)
     if in_index and (roles or len(in_index) > 1 or not numeric or len(names) < 2):
-        text = ", ".join(map(repr, index))
-        raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
+        raise InputError(problem)
     few = len(names) in _TABLE and not _is_sparse(frame)
     ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame))))
     if numeric and not roles and not ids:

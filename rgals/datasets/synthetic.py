@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from rgals.datasets.interactions import Interactions
 from rgals.matrix.entries import at_positions, shuffled_within_rows
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
-from rgals.runtime.errors import ParameterError
 
 _GENRES = (
     "drama", "jazz", "comedy", "western", "opera", "thriller", "folk", "noir", "sci-fi", "ballet", "mystery",
@@ -72,7 +71,7 @@ def make_implicit(
     n_clusters : int, default 16
         Clusters of items; at most ``n_items``.
     mean_interactions : float, default 40
-        Expected interactions per user, at least 5. No user has fewer than 5 or more than half of the items,
+        Expected interactions per user, from 5 to half of the items. No user has fewer or more,
         so a mean near half of the items is not reached.
     popularity_exponent : float, default 1.0
         0: all items of a cluster are equally popular.
@@ -108,13 +107,10 @@ def make_implicit(
     check_int("n_users", n_users, 1)
     check_int("n_items", n_items, 2 * _MIN_DEGREE)
     check_int("n_clusters", n_clusters, 1, n_items)
-    check_real("mean_interactions", mean_interactions, _MIN_DEGREE)
+    check_real("mean_interactions", mean_interactions, _MIN_DEGREE, n_items / 2)
     check_real("popularity_exponent", popularity_exponent, 0.0)
     check_real("noise", noise, 0.0, 1.0)
     check_choice("labels", labels, ("text", "int"))
-    if mean_interactions > n_items / 2:
-        advice = f"give at most n_items / 2 = {n_items / 2}"
-        raise ParameterError("mean_interactions", mean_interactions, advice)
     rng = check_random_state(random_state)
 
     popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent

@@ -9,7 +9,7 @@ from sklearn.utils import gen_batches
 
 from rgals.metrics._judged import documented, mean_of_known
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
 _CHUNK = 1 << 22  # random numbers drawn at once
 
@@ -279,8 +279,7 @@ def compare(
     >>> first.name, round(first.difference, 4), round(first.p_value, 4)
     ('new', 0.1333, 0.0572)
     """
-    if reference not in figures:
-        raise ParameterError("reference", reference, f"choose one of {', '.join(map(repr, figures))}")
+    check_choice("reference", reference, tuple(figures))
     options: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
     values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
     rows = []

@@ -592,3 +592,17 @@ def test_warnings_name_the_line_of_the_caller():
                     call()
             found = [told.filename for told in said if text in str(told.message)]
             assert found and set(found) == {__file__}, (text, call)
+
+
+def test_ids_in_the_index_of_a_frame_are_not_passed_over():
+    """A table grouped by users and items: two columns of figures were read as its users and items."""
+    events = pd.DataFrame({"user": USERS, "item": ITEMS, "price": TIMES})
+    grouped = events.groupby(["user", "item"]).agg(n=("price", "size"), last=("price", "max"))
+    for frame in (grouped, grouped.reset_index("item"), events.set_index("user")[["price", "item"]]):
+        with pytest.raises(InputError, match=r"frame has 'user'.* in its index.*give frame.reset_index\(\)"):
+            read_interactions(frame)
+        assert read_interactions(frame.reset_index()).user_ids.tolist() == [7, 55, 901]
+    with pytest.raises(InputError, match=r"'user', 'item' in its index.*reset_index"):
+        split_interactions(grouped, columns={"value": "n"})
+    data = read_interactions(grouped, user="last", item="n", value=None)
+    assert data.user_ids.tolist() == sorted(TIMES)
