@@ -1,7 +1,8 @@
 """Plots of fits, searches and recommendations; matplotlib is needed, ``pip install "rgals[plot]"``.
 
 Every function takes what a fit or a search leaves, draws into ``ax`` or into a new figure, and returns the
-axes, to be changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``.
+axes, to be changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``. Without matplotlib
+it raises a `MissingDependencyError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -132,8 +133,6 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     ------
     ParameterError
         The histories do not have ``y``.
-    MissingDependencyError
-        matplotlib is not installed.
 
     Examples
     --------
@@ -168,8 +167,6 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     ------
     ParameterError
         The histories do not have ``y``.
-    MissingDependencyError
-        matplotlib is not installed.
 
     Examples
     --------
@@ -211,8 +208,6 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     ------
     ParameterError
         The search has no such parameter, or never gave it a number.
-    MissingDependencyError
-        matplotlib is not installed.
 
     Examples
     --------
@@ -299,8 +294,6 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     ------
     InputError
         No user has a training interaction.
-    MissingDependencyError
-        matplotlib is not installed.
 
     Examples
     --------
@@ -359,11 +352,6 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     matplotlib axes
         The K singular values of ``P Q^T``, or as many as there are users or items, largest first, over their
         number. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
-
-    Raises
-    ------
-    MissingDependencyError
-        matplotlib is not installed.
 
     Examples
     --------

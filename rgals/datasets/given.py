@@ -192,7 +192,7 @@ def no_ids(name: str) -> InputError:
 
 def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     """The matrix of ``X`` in rows and columns with these ids; a warning says how much is of others."""
-    users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
+    users, items = (None if i is None else IdMap(i, of) for i, of in ((user_ids, "user"), (item_ids, "item")))
     return left_out(name, *beside(X, users, items, name), "the training interactions do not have")
 
 

@@ -75,7 +75,7 @@ def parse(name: Any) -> Metric:
         if row.number is None:
             raise ParameterError("metrics", name, f"{match[1]} takes no parameter")
         try:
-            value = float(number)
+            value = float(number.replace("_", "-"))  # as of 1e-3
         except ValueError:
             raise ParameterError("metrics", name, f"{number!r} is not a number") from None
         keyword, check = row.number

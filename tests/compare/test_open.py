@@ -586,6 +586,8 @@ def test_several_data_sets_are_each_as_alone(tmp_path):
     assert frame["data"].tolist() == ["set 0"] * 2 + ["set 1"] * 2 and frame["best"].sum() == 2
     assert found.text().count("set ") == found.markdown().count("**set ") == 2
     one = data["set 0"]
+    table = compare(one, {"a|b": "popularity", "knn": Neighbours()}, **ONE).markdown().splitlines()
+    assert {line.replace(r"\|", "").count("|") for line in table[2:6]} == {table[2].count("|")}
     for wrong in ({"a/b": one}, {"": one}, {"..": one}, {1: one, "1": one}, {}):
         with pytest.raises(ParameterError, match="names of data sets"):
             compare(wrong, methods, **ONE)

@@ -175,3 +175,11 @@ def test_segments_take_ids_and_refuse_what_makes_no_groups(parts):
         evaluate_segments(model, train, test, by="age")
     with pytest.raises(ShapeError):
         evaluate_segments(model, train, test[:, :4])
+
+
+def test_small_parameters_are_written_as_numbers_are():
+    """The minus of 1e-3 was taken for one between words: pauc(1e-3) was no number."""
+    assert parse("pauc(1e-3)").options == parse("partial-auc(0.001)").options == {"max_fpr": 0.001}
+    assert parse("RBP(9.5E-1)@5").options == {"k": 5, "p": 0.95}
+    with pytest.raises(ParameterError, match="max_fpr"):
+        parse("pauc(-1e-3)")

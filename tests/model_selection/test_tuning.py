@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,15 @@ from rgals.datasets import make_implicit
 from rgals.losses import Loss
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model_selection import EdgeWarning, Protocol, Search, default_space, split_interactions, tune
+from rgals.model_selection import (
+    RGALSCV,
+    EdgeWarning,
+    Protocol,
+    Search,
+    default_space,
+    split_interactions,
+    tune,
+)
 from rgals.model_selection import tuning as searching
 from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.engine import polish
@@ -620,3 +629,13 @@ def test_validation_judges_by_a_sample_of_users(data):
     assert evaluate(model, train, held_out, users=sample)["ndcg@10"] == pytest.approx(max(figures), rel=1e-3)
     with pytest.raises(ParameterError, match="validation_users"):
         RGALS(8, validation_users=0).fit(train)
+
+
+def test_validation_that_is_all_in_X_is_refused_before_the_first_fit(data, monkeypatch):
+    """It ended in the words of `evaluate`, about a test part and users that nobody had asked for."""
+    monkeypatch.setattr(RGALS, "fit", lambda *_, **__: pytest.fail("fitted"))
+    for find in (partial(tune, "ials"), RGALSCV(K=4, n_iter=2).fit):
+        with pytest.raises(InputError, match="^validation holds no interaction that is not in X too"):
+            find(data, validation=data[:5])
+        with pytest.raises(InputError, match="validation: its user ids are integers.*the model text"):
+            find(data, validation=data.replace(user_ids=np.arange(data.n_users)))

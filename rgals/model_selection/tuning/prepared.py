@@ -16,6 +16,7 @@ from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import merged, times_of
 from rgals.matrix.validate import as_csr
 from rgals.metrics._served import sample_users
+from rgals.metrics.evaluation import without_known
 from rgals.model_selection.protocol import Parts, Protocol, named_protocol
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import cached_property
@@ -116,6 +117,8 @@ def split_for_tuning(
         train = X.csr()
         known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
         judges = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols, dislikes=True)
+        if not without_known(judges.likes, as_csr(train, dislikes=True))[0].nnz:
+            raise InputError("validation holds no interaction that is not in X too; leave some out of X")
         held_out = judges.to_scipy()
     else:
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
