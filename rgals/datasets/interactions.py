@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.columns import warn
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
+from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
 from rgals.runtime.lazy import cached_property
@@ -293,7 +295,13 @@ def build(
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
     if columns.timestamp is not None:
-        columns.timestamp = timestamps(columns.timestamp, columns.where)
+        columns.timestamp = times = timestamps(columns.timestamp, columns.where)
+        most = times.max(initial=1)
+        least = np.min(times, where=times > 0, initial=most)  # 0 and -1 stand for what is not known
+        low, high = unit_of(float(least)), unit_of(float(most))
+        if low is not None and high in (3, 6) and low < high:  # in nanoseconds, it is a date of 1970
+            found = f"timestamps of {least} and {most} are in different units"
+            warn(f"{found}, and their order is not that of time; write all in one, or as dates")
     if columns.split is not None:
         problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from email.utils import format_datetime
 
 import numpy as np
@@ -189,3 +190,20 @@ def test_a_form_means_the_same_alone_and_beside_others(text):
     """A column of one form is read fast; what that does not know is no error for it."""
     alone, beside = moments([text]), moments([text, "9.1.2024", "13.1.2024"])
     assert alone[0] == beside[0] and str(np.datetime64(int(alone[0]), "ns")).startswith("2024-01-09T0")
+
+
+def test_seconds_among_thousandths_are_warned_of(tmp_path):
+    """What came last was whatever had the finer unit, in silence."""
+    path = tmp_path / "events.csv"
+    path.write_text("user,item,time\na,x,1700000000\na,y,0\nb,x,1700000001000\n")
+    with pytest.warns(UserWarning, match="of 1700000000 and 1700000001000 are in different units") as told:
+        read_interactions(path)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="different units"):
+        read_interactions((["a", "b"], ["x", "x"], None, [1.7e12, 1.7e15]))
+    dates = ["1970-01-01T01:00", "2024-01-31"]  # of something that is not known
+    fine = [[1, 1_700_000_000], [-1, 1_700_000_000_000], [0, 5], [0, 0], [400_000_000, 5_000_000_000], dates]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for times in fine:
+            read_interactions((["a", "b"], ["x", "x"], None, times))
