@@ -40,6 +40,18 @@ def test_a_learning_curve_is_the_metric_or_the_objective_of_the_history(X, watch
     assert ax.get_ylabel() == "objective" and plots.learning_curve(watched).get_ylabel() == "NDCG@10"
 
 
+def test_the_best_of_what_is_better_when_smaller_is_the_least():
+    history = [
+        {"iteration": k, "seconds": float(k), "dislike_rate@5": v} for k, v in enumerate((0.3, 0.1, 0.2))
+    ]
+    for draw in (plots.learning_curve, plots.time_to_quality):
+        ax = draw(history)
+        assert [line.get_xydata().tolist() for line in ax.lines[1:]] == [[[1, 0.1]]], (
+            "a dot, and no shares of it"
+        )
+        assert not ax.texts
+
+
 def test_several_fits_share_what_all_of_them_measured(X, watched):
     plain = SGDRanker(8, n_epochs=3, random_state=0).fit(X)
     ax = plots.learning_curve({"ALS": watched, "SGD": plain.history_})

@@ -79,6 +79,8 @@ def as_lists(ranked: Any, k: int | None = None) -> np.ndarray:
         raise ShapeError("ranked holds lists of several lengths; fill the shorter ones up with -1") from None
     if ids.ndim != 2:
         raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
+    if ids.dtype.kind not in "iu" and ids.size:
+        raise InputTypeError(f"ranked must hold integer item ids, not {ids.dtype}")
     return ids[:, : None if k is None else check_int("k", k, 1)]
 
 
@@ -114,8 +116,6 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     (array([1., 0.]), array([1., 0.]))
     """
     ids = as_lists(ranked)
-    if ids.dtype.kind not in "iu" and ids.size:
-        raise InputTypeError(f"ranked must hold integer item ids, not {ids.dtype}")
     relevant = as_csr(truth, name="truth", n_rows=len(ids))
     bad = np.argwhere((ids < -1) | (ids >= relevant.n_cols))
     if len(bad):

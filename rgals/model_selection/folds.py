@@ -62,6 +62,7 @@ class _Split:
         ------
         UserFold, or (train, test) of csr_array, shape (n_users, n_items)
             Of `UserSplit`, or of `InteractionSplit`; Interactions where ``X`` has ids.
+            scikit-learn's searches take none of these: give them ``cv=5``, and a matrix or Interactions.
 
         Raises
         ------

@@ -156,6 +156,16 @@ def test_auc_equals_sklearn_with_few_and_with_many_relevant_items():
             assert got["pauc(0.2)"][u] == pytest.approx(area / 0.2, rel=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("figure", "more"), [("exposure", [3]), ("novelty", [[1, 2], 4]), ("average_popularity", [[1, 2]])]
+)
+def test_catalogue_metrics_take_integers_alone(figure, more):
+    """Items were cut off to integers, or ended in an error of numpy."""
+    for wrong in ([[0.5, 1.0]], [[True, False]], [["a"]]):
+        with pytest.raises(InputTypeError, match="ranked must hold integer item ids, not"):
+            getattr(metrics, figure)(wrong, *more)
+
+
 def test_catalogue_metrics_equal_plain_counting():
     for seed in range(20):
         (P, Q), seen, relevant = problem(seed, ties=False)
