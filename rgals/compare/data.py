@@ -116,5 +116,6 @@ def prepare(
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:
     """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    users = sample_users(validation, n_users)
-    return validation.where(np.isin(validation.rows, users))
+    if n_users is None or n_users >= np.count_nonzero(validation.row_counts):
+        return validation
+    return validation.where(np.isin(validation.rows, sample_users(validation, n_users)))

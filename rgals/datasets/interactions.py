@@ -248,9 +248,8 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
     """Refuse values that are no weights, and negative ones where nothing says what they mean."""
     if value is None:
         return
-    must = "values must be finite and >= 0"
-    refuse(np.isnan(value), where, f"the value is NaN; {must}")
-    refuse(np.isinf(value), where, f"the value is infinite; {must}")
+    for bad, what in ((np.isnan(value), "NaN"), (np.isinf(value), "infinite")):
+        refuse(bad, where, f"the value is {what}; values must be finite and >= 0")
     must = (
         "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
         "dislike_below=0 to take negative ones as dislikes)"
