@@ -122,7 +122,7 @@ class EASE(Baseline):
         if self.max_memory is not None:
             check_real("max_memory", self.max_memory, 0.0)
         matrix, fields = self._read(X, dtype, user_ids, item_ids)
-        weighting = weigh(self.values, matrix, depth=5)
+        weighting = weigh(self.values, matrix)
         _admit(matrix, weighting.bytes(matrix), dtype, self.max_memory)
         weighted = weighting.rows(matrix)
         started = time.perf_counter()

@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
@@ -20,7 +19,7 @@ from rgals.matrix.weighting import VALUES
 from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import RANGES, check_choice, check_int
-from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning, warn
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
@@ -216,7 +215,7 @@ class DaskRGALS(RGALS):
         _, history = run(steps, most, tol=self.tol, settled=settled, watch=watch, store=store, verbose=shown)
         users, items, said = steps.finish()
         for line in said[:1]:
-            warnings.warn(line, PrecisionWarning, stacklevel=4)
+            warn(line, PrecisionWarning)
         for row in history:
             row.update(taken(self, problem, RANDOM))
         none = np.empty((0, self.K), dtype)

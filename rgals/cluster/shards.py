@@ -212,7 +212,7 @@ class Shards:
     def weigh(self, values: str) -> Weighting:
         """The weighting of a fit; what "auto" takes follows from all values."""
         if values == AUTO:
-            values = choose_values(self.values, 5)
+            values = choose_values(self.values)
         counts = self.col_counts if values == "bm25" else None
         made = Weighting.unscaled(values, self.length, counts, self.n_rows)
         if values in ("raw", "binary"):

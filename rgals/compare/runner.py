@@ -152,7 +152,7 @@ class Runner:
         self.known = split.known
         self.watched = some_users(split.validation, effort.validation_users)
         # Decided, and said, once for all methods: to the caller of `rgals.compare.compare`.
-        self.weighting = weigh(self.values, split.train, depth=5)
+        self.weighting = weigh(self.values, split.train)
         self.weighted = self.weighting.rows(split.train)
         self._is_warm, parts = False, (split.train, split.validation, split.test)
         setting: dict[str, Any] = {"data": short_digest(*parts), "shape": list(split.train.shape)}

@@ -1,8 +1,6 @@
 """Which column of a table holds the users, the items, the values and the timestamps."""
 
 import re
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,14 +30,6 @@ _NAMES = {
     "split": "split",
 }
 KNOWN_NAMES = {role: tuple(names.split()) for role, names in _NAMES.items()}
-
-
-def warn(said: str) -> None:
-    """Warn whoever called rgals, through however many of its functions."""
-    frame, depth = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rgals":
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(said, UserWarning, stacklevel=depth)
 
 
 def is_frame(X: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import column_at, column_names, is_frame
-from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
+from rgals.datasets.columns import KNOWN_NAMES, column_at, column_names, is_frame, plain_name
+from rgals.datasets.ids import IdMap, as_labels, index_roles, joined, refuse_kind
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -27,10 +27,15 @@ def read_features(
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
     if is_frame(given):
-        columns = {str(each): np.asarray(column_at(given, k)) for k, each in enumerate(column_names(given))}
-        for key in (label, f"{label}_id", f"{label}Id"):
-            labels = columns.pop(key, labels)
-        columns = {column: _plain(values) for column, values in columns.items()}
+        names, (in_index, problem) = list(map(str, column_names(given))), index_roles(given, name)
+        if len({*names}) < len(names):
+            raise InputError(f"{name}: two columns have one name: {', '.join(sorted(names))}")
+        table = {each: column_at(given, k) for k, each in enumerate(names)}
+        of_ids = _column_of_ids(table, label, ids, encoding)
+        labels = labels if of_ids is None else np.asarray(table.pop(of_ids))
+        if labels is None and ids is not None and label in in_index:
+            raise InputError(problem)
+        columns = {each: _plain(column) for each, column in table.items()}
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
     else:
@@ -61,6 +66,18 @@ def read_features(
     return found, joined(ids, rows.labels[new]), encoding, np.isin(np.arange(shape[0]), at)
 
 
+def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Encoding | None) -> str | None:
+    """The column of ids: `user`, `user_id` or `userId`; else one that logs call so, with an id a row."""
+    found = [key for key in (label, f"{label}_id", f"{label}Id") if key in table]
+    # Such names may also be those of features (the artists of songs): ids are known, at least in the fit.
+    told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
+    for key in [key for key in table if plain_name(key) in KNOWN_NAMES[label] and {key} - told and key[1:]]:
+        each = {*np.asarray(table[key]).tolist()}
+        if len(each) == len(table[key]) and (encoding is not None or each & known):
+            found.append(key)
+    return found[0] if found else None
+
+
 def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     """Numbers are standardised, everything else has a column for each of its values."""
     found: Encoding = []
@@ -71,12 +88,16 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
-        found.append({"name": column, "mean": float(values.mean()), "scale": float(values.std()) or 1.0})
+        mean, scale = float(values.mean(dtype=float)), float(values.std(dtype=float)) or 1.0
+        found.append({"name": column, "mean": mean, "scale": scale})
     return found
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Objects as numbers, where all are, or as texts; missing ones are alike in frames of all packages."""
+def _plain(column: Any) -> np.ndarray:
+    """Objects as numbers, where all are, or as texts, as categories; missing ones are alike in all frames."""
+    values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
+    if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # some may be missing
+        return np.array([f"{value:.17g}" for value in values.tolist()], object)
     if values.dtype != object:
         return values
     if all(isinstance(value, Real) and not isinstance(value, bool) for value in values):

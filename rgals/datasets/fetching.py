@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-import warnings
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from rgals.datasets.sources import SOURCES, RemoteFile, Source, parse
 from rgals.files.atomic import locked
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError
+from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError, warn
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0  # seconds
@@ -149,7 +148,7 @@ def fetch(
     try:
         data.save(kept)
     except OSError as error:  # a full disk, or a folder that only others may fill
-        warnings.warn(f"{kept} is not written, so that {name} is parsed again: {error}", stacklevel=2)
+        warn(f"{kept} is not written, so that {name} is parsed again: {error}")
     return data
 
 

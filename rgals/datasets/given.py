@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of, warn
+from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of
 from rgals.datasets.ids import IdMap, as_labels, index_roles, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, on_host
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
 _ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
 _TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import warn
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
@@ -19,7 +18,7 @@ from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
+from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError, warn
 from rgals.runtime.lazy import cached_property
 
 DUPLICATES = ("sum", "last", "max", "error")

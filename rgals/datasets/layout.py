@@ -19,10 +19,10 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name, warn
+from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name
 from rgals.datasets.interactions import is_number, numbers
 from rgals.runtime.bars import Bar
-from rgals.runtime.errors import FileFormatError, ParameterError
+from rgals.runtime.errors import FileFormatError, ParameterError, warn
 
 _SNIFF_BYTES = 1 << 20
 _MAX_LINE = _SNIFF_BYTES // 2  # characters of a table

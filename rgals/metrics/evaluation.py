@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import warn
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted, mean_of_known
 from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_choice, check_int
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, warn
 
 _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
 _DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once

@@ -1,6 +1,5 @@
 """What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
 
-import warnings
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from rgals.matrix.validate import as_csr
 from rgals.model.fitted import Fitted
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
-from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, ParameterError, ShapeError, warn
 from rgals.runtime.lazy import optional
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
@@ -175,7 +174,7 @@ class FactorRanker(Fitted):
             ids[rows], scores[rows] = -1, -np.inf
             why = "training interactions" if seen[0] == "train" else "interactions"
             got = "they get no recommendations (ids -1, scores -inf)"
-            warnings.warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}", UserWarning, stacklevel=3)
+            warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}")
         return ids, scores
 
     def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:

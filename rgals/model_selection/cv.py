@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from rgals.datasets.columns import warn
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
@@ -20,7 +19,7 @@ from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import ParameterError, warn
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
 from rgals.solvers.cuda import is_cuda

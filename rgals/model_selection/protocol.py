@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import warn
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
 from rgals.matrix.entries import core_members, entries, entry_rows, part_sizes
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, warn
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
 

@@ -18,7 +18,6 @@ import signal
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
@@ -35,7 +34,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from rgals.runtime.errors import RgalsError
+from rgals.runtime.errors import RgalsError, warn
 
 if numba.config.DISABLE_JIT:
     raise RgalsError("rgals runs compiled code only: unset NUMBA_DISABLE_JIT before Python starts")
@@ -54,7 +53,7 @@ _LENGTH = hashlib.sha256().digest_size
 def warn_uncached(reason: str) -> None:
     """Warn, once for each reason, that compiled code is lost with the process."""
     said = f"compiled kernels are not cached, so that every process compiles them again: {reason}"
-    warnings.warn(said, RuntimeWarning, stacklevel=2)
+    warn(said, RuntimeWarning)
 
 
 @functools.cache

@@ -1,4 +1,7 @@
-"""The typed errors of rgals. Each message names what is wrong, where, and what would be right."""
+"""The typed errors and warnings of rgals: each names what is wrong, where, and what would be right."""
+
+import sys
+import warnings
 
 
 class RgalsError(Exception):
@@ -90,3 +93,11 @@ class ValuesWarning(UserWarning):
 
 class PrecisionWarning(UserWarning):
     """A result in float32 cannot be trusted; the message says why and what to do."""
+
+
+def warn(said: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn whoever called rgals, through however many of its functions."""
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rgals":
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(said, kind, stacklevel=depth)

@@ -22,7 +22,7 @@ from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, warn
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
@@ -173,7 +173,7 @@ def recommend_all(
     if served < len(task):
         why = "nothing is known of them, or the filters left nothing"
         said = f"{len(task) - served} of {len(task)} users have no recommendations: {why}"
-        warnings.warn(said, UserWarning, stacklevel=2)
+        warn(said)
     seconds = time.perf_counter() - started
     LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
     return Written(os.fspath(out), len(task), served, scratch.rows, resumed, seconds)

@@ -6,7 +6,6 @@ units, plus what its own positives weigh in units of the same (the trace of ``X^
 needs no Gramian says so.
 """
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import scipy.linalg
 
 from rgals.losses.base import Coefficients, Side, positive_coefficients, weight_sums
 from rgals.matrix.csr import CSR
-from rgals.runtime.errors import NumericalError, PrecisionWarning
+from rgals.runtime.errors import NumericalError, PrecisionWarning, warn
 from rgals.solvers.base import Backend
 from rgals.solvers.dense import system
 from rgals.solvers.hard_negatives import HardNegatives, hard_rows
@@ -117,22 +116,15 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
                 f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
                 "to about 1, or lower reg"
             )
-        warnings.warn(
-            f"the factors of {what} {named}{more} have come to 0: reg leaves nothing of them. Lower reg",
-            PrecisionWarning,
-            stacklevel=5,  # of the caller of `fit`, which is decorated
-        )
+        come = f"the factors of {what} {named}{more} have come to 0"
+        warn(f"{come}: reg leaves nothing of them. Lower reg", PrecisionWarning)
         return
 
 
 def _warn(finding: str, dtype: str = "float32") -> None:
     advice = "Use dtype='float64', raise reg" if dtype == "float32" else "Raise reg"
-    warnings.warn(
-        f"{dtype} is not enough for this fit: {finding}, and its objectives may be off as much. {advice}, or "
-        "lower the largest values of the matrix or the loss's weight on them",
-        PrecisionWarning,
-        stacklevel=6,  # of the caller of `fit`, which is decorated
-    )
+    said = f"{dtype} is not enough for this fit: {finding}, and its objectives may be off as much. {advice}"
+    warn(f"{said}, or lower the largest values of the matrix or the loss's weight on them", PrecisionWarning)
 
 
 def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:

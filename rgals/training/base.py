@@ -172,7 +172,7 @@ class Trained(FactorRanker):
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
-        weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
+        weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
         room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)

@@ -1,6 +1,5 @@
 """What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning, warn
 from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior
 
@@ -71,19 +70,16 @@ def with_features(
     return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
 
 
-def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
-    """What the values of a fit become. Where "auto" finds them unfit as weights, a warning says so.
-
-    ``depth``: calls from here up to the caller's line, which the warning names.
-    """
+def weigh(values: str, matrix: CSR) -> Weighting:
+    """What the values of a fit become. Where "auto" finds them unfit as weights, a warning says so."""
     if values != AUTO:
         return Weighting.of(values, matrix)
     matrix = matrix.likes
-    return Weighting.of(choose_values(Values.of(matrix), depth + 1), matrix)
+    return Weighting.of(choose_values(Values.of(matrix)), matrix)
 
 
-def choose_values(found: Values, depth: int) -> str:
-    """What "auto" takes for values; ``depth`` as for `weigh`."""
+def choose_values(found: Values) -> str:
+    """What "auto" takes for values."""
     taken, said = "raw", ""
     if found.spread > HEAVY:
         taken = "binary"
@@ -101,7 +97,7 @@ def choose_values(found: Values, depth: int) -> str:
             f"--min-value {0.8 * top:g}); values='raw' takes them all, without this warning"
         )
     if said:
-        warnings.warn(said, ValuesWarning, stacklevel=depth)
+        warn(said, ValuesWarning)
     return taken
 
 
@@ -119,7 +115,7 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
     if old > _ALL_OLD:
         what = f"half_life={half_life!r}: {old:.1%} of the interactions are over {OLDEST:g} half-lives old"
         advice = "a number is in the unit of the timestamps (nanoseconds for dates); '30d' says its own"
-        warnings.warn(f"{what} and weigh nothing; {advice}", ValuesWarning, stacklevel=4)
+        warn(f"{what} and weigh nothing; {advice}", ValuesWarning)
     return made
 
 
@@ -146,7 +142,7 @@ def divide(
 ) -> tuple[CSR, CSR | None]:
     """What of a weighted matrix is fitted, and what is watched: validation, or a part held out."""
     if validation is not None:
-        users, items = (None if ids is None else IdMap(ids) for ids in labels)
+        users, items = (None if i is None else IdMap(i, of) for i, of in zip(labels, ("user", "item")))
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
         found = given(validation, columns, "validation")
         others = None if found.frame is None or found.labelled else _names_of(found.frame)

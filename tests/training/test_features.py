@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import Ridge
@@ -128,6 +129,42 @@ def test_cold_users_and_items_are_what_their_features_predict_and_are_served(X, 
     np.testing.assert_array_equal(again.recommend([COLD_USER])[0], model.recommend([COLD_USER])[0])
     again.forget_items([0]).forget_users([0])
     assert again._state().priors[1].features.shape == (34, 9)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_ids_go_by_the_names_that_logs_give_them(rng, numbers):
+    names = np.arange(7) * 10 if numbers else np.array([f"i{k}" for k in range(7)])
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [names[k % 7] for k in range(120)]))
+    table = pd.DataFrame({"item": names, "artist": [*"aabbccd"], "price": rng.random(7)})
+    options = {"K": 4, "random_state": 0}
+    wanted = RGALS(**options).fit(data, item_features=table).fingerprint()
+    for called in ("movieId", "ItemID"):
+        shuffled = table.rename(columns={"item": called}).sample(frac=1.0, random_state=0)
+        model = RGALS(**options).fit(data, item_features=shuffled)
+        assert model.fingerprint() == wanted
+        new = pd.DataFrame({called: [70 if numbers else "i7"], "artist": ["a"], "price": [0.5]})
+        assert model.partial_fit(None, item_features=new).item_ids_[-1] == new[called][0]
+        with pytest.raises(InputError, match=rf"'{called}' in its index.*item_features.reset_index"):
+            RGALS(**options).fit(data, item_features=shuffled.set_index(called))
+    # Names of features are left alone: artists come again, or are not those of the interactions.
+    titles = table.drop(columns="item").assign(movie=[*"tuvwxyz"])
+    assert RGALS(**options).fit(data, item_features=titles).item_ids_.tolist() == names.tolist()
+
+
+def test_columns_are_read_as_what_they_are(rng):
+    X = sp.csr_array((rng.random((40, 6)) < 0.4).astype(float))
+    far = pd.DataFrame({"year": np.array([0.0, 6e4, 0, 6e4, 0, 6e4], np.float16)})
+    F = RGALS(K=2, random_state=0).fit(X, item_features=far)._state().priors[1].features.toarray()
+    np.testing.assert_allclose(np.abs(F), 1.0)
+    for codes in (
+        pd.DataFrame({"genre": pd.Categorical([3, 1000001, 3, 3, 1000001, 3])}),
+        pa.table({"genre": pa.array([3, 1000001, 3, 3, 1000001, 3]).dictionary_encode()}),
+    ):
+        state = RGALS(K=2, random_state=0).fit(X, item_features=codes)._state()
+        np.testing.assert_array_equal(state.priors[1].features.toarray()[:, 1], [1, 0, 1, 1, 0, 1])
+    twice = pd.DataFrame(rng.random((6, 2)), columns=["price", "price"])
+    with pytest.raises(InputError, match="two columns have one name"):
+        RGALS(K=2).fit(X, item_features=twice)
 
 
 def test_frames_with_ids_bring_items_that_nobody_has_had_and_new_ones_later(rng):

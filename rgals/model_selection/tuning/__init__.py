@@ -1,7 +1,6 @@
 """`tune`: one call from interactions to a tuned and refitted model."""
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
 from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, record_of
+from rgals.runtime.errors import warn
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
 
@@ -65,7 +65,7 @@ class Search:
         check_real("min_gain", self.min_gain, 0.0)
         if check_choice("sampler", self.sampler, ("gp", "optuna")) != "gp":
             said = "sampler='optuna' has gone, as 'gp' finds better settings; leave sampler out"
-            warnings.warn(said, FutureWarning, stacklevel=3)
+            warn(said, FutureWarning)
         RANGES["int > 0, optional"]("max_users", self.max_users)
         if self.time_limit is not None:
             check_real("time_limit", self.time_limit, 0.0)
@@ -246,7 +246,7 @@ def tune(
         values = ", ".join(f"{edge}={params[edge]:.4g}" for edge in edges)
         said = f"the best setting lies at the edge of the space: {values}; widen it there (space=..., or "
         said += "--space and --K on the command line)"
-        warnings.warn(said, EdgeWarning, stacklevel=2)
+        warn(said, EdgeWarning)
     model = measure.model(params)
     test = None
     if refit:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import warn
 from rgals.datasets.times import half_life_in
 from rgals.files.journal import Journal
 from rgals.losses import AUTO, LOSSES, Loss, get_loss
@@ -25,7 +24,7 @@ from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import Range, make_space
 from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement, beyond_noise, outwards
 from rgals.runtime.bars import Bar
-from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, warn
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
 from rgals.training.data import weigh
 from rgals.training.fit import DRAWS
@@ -73,7 +72,7 @@ def find(
         raise ParameterError("metric", metric, "a search needs one that is better when larger: 'ndcg@10'")
     record, seed, values = None, int(common["random_state"]), common["values"]
     if not all("values" in own_space(given, name, losses) for name in losses):
-        values = weigh(values, prepared.whole, depth=4).kind
+        values = weigh(values, prepared.whole).kind
         common = {**common, "values": values}
     if journal is not None:
         weighed = {"values": values} if setting or values != "raw" else {}  # journals of `tune` leave raw out

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import warn
 from rgals.model_selection.tuning.space import OneOf, Space
-from rgals.runtime.errors import InsufficientMemoryError
+from rgals.runtime.errors import InsufficientMemoryError, warn
 from rgals.runtime.threads import workers
 
 ETA = 3  # one of so many settings goes on to the next level
