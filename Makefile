@@ -67,10 +67,9 @@ lint: $(TEST)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-# Tests start many processes: what these need is compiled first, by two. mypy, which is one, reads meanwhile.
-test: $(TEST)
-	@PYTHONPATH=tests $(PY) -m instruments.warm_up & \
-	  $(MAKE) --no-print-directory lint || { kill $$!; exit 1; }; wait $$!
+# Tests start many processes: what these need is compiled first, by two.
+test: lint
+	PYTHONPATH=tests $(PY) -m instruments.warm_up
 	$(PY) -m pytest -n 3 --dist worksteal
 
 stress: $(TEST)

@@ -353,6 +353,11 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         The K singular values of ``P Q^T``, or as many as there are users or items, largest first, over their
         number. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
 
+    Raises
+    ------
+    InputTypeError
+        What is given has no factors.
+
     Examples
     --------
     >>> from rgals import RGALS, plots
@@ -366,8 +371,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     for style, model in pairs:
         source = source_of(model)
         if callable(source):
-            needed = "a model with factors or a pair of them is needed"
-            raise InputTypeError(f"{needed}, not {type(model).__name__}")
+            raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model)}")
         # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)

@@ -172,8 +172,7 @@ def recommend_all(
     served = scratch.served
     if served < len(task):
         why = "nothing is known of them, or the filters left nothing"
-        said = f"{len(task) - served} of {len(task)} users have no recommendations: {why}"
-        warn(said)
+        warn(f"{len(task) - served} of {len(task)} users have no recommendations: {why}")
     seconds = time.perf_counter() - started
     LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
     return Written(os.fspath(out), len(task), served, scratch.rows, resumed, seconds)

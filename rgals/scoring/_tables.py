@@ -56,9 +56,7 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
         if lone_surrogate(label):
             raise InputError(f"{what} {label!r} is no text in UTF-8; write npz instead of {kind}")
         if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
-            raise InputError(
-                f"{what} {label!r} holds the end of a line of {kind}; write jsonl, parquet or npz"
-            )
+            raise InputError(f"{what} {label!r} holds the end of a line of {kind}; write parquet or npz")
 
 
 def pyarrow() -> Any:
