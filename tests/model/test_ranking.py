@@ -135,8 +135,9 @@ def test_recommend_new_folds_in_and_leaves_the_given_items_out():
     np.testing.assert_array_equal(found, want[1])
     np.testing.assert_array_equal(model.recommend_new(rows, n=50, exclude=None)[0], best(scores, 50)[0])
     empty = sp.csr_array((2, N))
-    with pytest.warns(UserWarning, match="2 of 2 users have no interactions"):
+    with pytest.warns(UserWarning, match="2 of 2 users have no interactions") as seen:
         assert (model.recommend_new(empty)[0] == -1).all()
+    assert [warning.filename for warning in seen] == [__file__]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])

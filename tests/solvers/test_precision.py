@@ -197,6 +197,7 @@ def test_factors_that_regularisation_brings_to_nothing_are_told_of():
     with pytest.warns(PrecisionWarning) as seen:
         RGALS(K=8, loss="ials", reg=1e3, n_iter=20, random_state=0).fit(counts("ones", 30, 40))
     assert re.search(r"user 0 \(and of up to 29 more\) have come to 0.*Lower reg", str(seen[0].message))
+    assert {warning.filename for warning in seen} == {__file__}
 
 
 @pytest.mark.parametrize("sides", ["user", "item", "both"])
@@ -227,6 +228,7 @@ def test_more_factors_than_items_without_regularisation_are_told_of_in_float64_t
     with pytest.warns(PrecisionWarning, match=r"float64.*user \d+ is singular.*Raise reg") as seen:
         fit(X)
     assert {warning.category for warning in seen} == {PrecisionWarning}  # nothing of scipy's
+    assert {warning.filename for warning in seen} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RGALS(K=48, reg=1e-8, solver=solver, dtype="float64", n_iter=6, random_state=0).fit(X)
