@@ -124,10 +124,10 @@ class Trained(FactorRanker):
             ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.
         user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
             What is known of users and items besides, for `RGALS`: a row each, in the order of ``X``, or in
-            any order with ids, in a pair or in the column ``user`` or ``item`` of a frame. Numbers of a frame
-            are standardised, all else has a column for each of its values. Rows are pulled to a prediction
-            from their features, which is all that users and items without interactions have; with ids these
-            need not be in ``X``. See `rgals.solvers.prior`.
+            any order with ids, in a pair or in the column ``user`` or ``item`` of a frame (or called as logs
+            call it, as ``movieId``). Numbers of a frame are standardised, all else has a column for each of
+            its values. Rows are pulled to a prediction from their features, all that users and items without
+            interactions have; with ids these need not be in ``X``. See `rgals.solvers.prior`.
 
         Returns
         -------
