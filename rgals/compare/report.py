@@ -142,9 +142,9 @@ class Comparison:
         if not figures:
             known = ", ".join(self.rows[0].users) or "none"
             raise ParameterError("metric", metric, f"metrics with figures of users are: {known}")
-        best = max(figures, key=lambda name: float(np.nanmean(figures[name])))
-        chosen = best if reference is None else check_choice("reference", reference, tuple(figures))
-        return against(figures, chosen, check_choice("test", test, TESTS))
+        if reference is None:
+            reference = max(figures, key=lambda name: float(np.nanmean(figures[name])))
+        return against(figures, reference, check_choice("test", test, TESTS))
 
     def to_frame(
         self,

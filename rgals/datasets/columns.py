@@ -71,6 +71,13 @@ def roles_of(names: list) -> dict[str, list]:
     return {role: columns for role, columns in found.items() if columns}
 
 
+def indexed(frame: Any, name: str) -> tuple[dict[str, list], str]:
+    """What is called like a role in the index of a frame, and what is wrong with that."""
+    index = [told for told in getattr(getattr(frame, "index", None), "names", []) if told]
+    text = ", ".join(map(repr, index))
+    return roles_of(index), f"{name} has {text} in its index, not in a column; give {name}.reset_index()"
+
+
 def choose(
     names: Sequence[str] | None, wanted: dict[str, Any], origin: str, numeric: Sequence[bool] = ()
 ) -> dict[str, int]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import KNOWN_NAMES, column_at, column_names, is_frame, plain_name
-from rgals.datasets.ids import IdMap, as_labels, index_roles, joined, refuse_kind
+from rgals.datasets.columns import KNOWN_NAMES, column_at, column_names, indexed, is_frame, plain_name
+from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -27,7 +27,7 @@ def read_features(
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
     if is_frame(given):
-        names, (in_index, problem) = list(map(str, column_names(given))), index_roles(given, name)
+        names, (in_index, problem) = list(map(str, column_names(given))), indexed(given, name)
         if len({*names}) < len(names):
             raise InputError(f"{name}: two columns have one name: {', '.join(sorted(names))}")
         table = {each: column_at(given, k) for k, each in enumerate(names)}
@@ -71,9 +71,9 @@ def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Enc
     found = [key for key in (label, f"{label}_id", f"{label}Id") if key in table]
     # Such names may also be those of features (the artists of songs): ids are known, at least in the fit.
     told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
-    for key in [key for key in table if plain_name(key) in KNOWN_NAMES[label] and {key} - told and key[1:]]:
+    for key in [key for key in table if len(key) > 1 and plain_name(key) in KNOWN_NAMES[label]]:
         each = {*np.asarray(table[key]).tolist()}
-        if len(each) == len(table[key]) and (encoding is not None or each & known):
+        if key not in told and len(each) == len(table[key]) and (encoding is not None or each & known):
             found.append(key)
     return found[0] if found else None
 

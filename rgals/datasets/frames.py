@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import IDS, choose, column_at, column_names, roles_of
-from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, index_roles, numbering, sort_codes
+from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, roles_of
+from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, is_number, refuse, refuse_missing
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.entries import entry_rows
@@ -62,7 +62,7 @@ def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nda
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
-    names, (in_index, problem) = column_names(frame), index_roles(frame, "frame")
+    names, (in_index, problem) = column_names(frame), indexed(frame, "frame")
     # Else two other columns, as of a table that was grouped by users and items, would be taken for them.
     asked = {role for role in IDS if wanted[role] not in (None, "auto")}
     if in_index.keys() & {*IDS} - roles_of(names).keys() - asked:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import AUTOMATIC, column_at, column_names, is_column, is_frame, roles_of
-from rgals.datasets.ids import IdMap, as_labels, index_roles, refuse_kind
+from rgals.datasets.columns import AUTOMATIC, column_at, column_names, indexed, is_column, is_frame, roles_of
+from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, on_host
@@ -269,7 +269,7 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if columns is not None:
         return isinstance(columns, str)
     names, kinds = column_names(frame), _kinds(frame)
-    roles, (in_index, problem) = roles_of(names), index_roles(frame, name)
+    roles, (in_index, problem) = roles_of(names), indexed(frame, name)
     if {"user", "item"} <= roles.keys():
         return False
     numeric = "O" not in kinds

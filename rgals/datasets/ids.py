@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import column_at, column_names, is_column, is_frame, roles_of
+from rgals.datasets.columns import column_at, column_names, is_column, is_frame
 from rgals.matrix.validate import integers
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
@@ -25,13 +25,6 @@ is_plain_int = re.compile(PLAIN).fullmatch
 Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
 Parts = tuple[str, tuple[int, ...], Any, Iterable[np.ndarray]]  # an array: name, shape, type, its parts
 Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
-
-
-def index_roles(frame: Any, name: str) -> tuple[dict[str, list], str]:
-    """What is called like a role in the index of a frame, and what is wrong with that."""
-    index = [told for told in getattr(getattr(frame, "index", None), "names", []) if told]
-    text = ", ".join(map(repr, index))
-    return roles_of(index), f"{name} has {text} in its index, not in a column; give {name}.reset_index()"
 
 
 def as_labels(labels: Any) -> np.ndarray:

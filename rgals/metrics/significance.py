@@ -222,7 +222,7 @@ class Against:
 
 def against(figures: Mapping[str, Any], reference: str, method: str, **options: int) -> dict[str, Against]:
     """All but the reference beside it. ``figures``: of every user; ``options``: of `paired_test`."""
-    base = figures[reference]
+    base = figures[check_choice("reference", reference, tuple(figures))]
     others = {name: values for name, values in figures.items() if name != reference}
     p_values = [paired_test(values, base, method, **options) for values in others.values()]
     return {
@@ -279,7 +279,6 @@ def compare(
     >>> first.name, round(first.difference, 4), round(first.p_value, 4)
     ('new', 0.1333, 0.0572)
     """
-    check_choice("reference", reference, tuple(figures))
     options: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
     values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
     rows = []

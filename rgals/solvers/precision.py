@@ -116,8 +116,8 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
                 f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
                 "to about 1, or lower reg"
             )
-        come = f"the factors of {what} {named}{more} have come to 0"
-        warn(f"{come}: reg leaves nothing of them. Lower reg", PrecisionWarning)
+        said = f"the factors of {what} {named}{more} have come to 0"
+        warn(f"{said}: reg leaves nothing of them. Lower reg", PrecisionWarning)
         return
 
 
