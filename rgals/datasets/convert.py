@@ -3,7 +3,8 @@
 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
    disk one behind the other.
 2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
-   column, and goes to one of some buckets: consecutive rows that fit into memory.
+   column, and goes to one of some buckets: consecutive rows that fit into memory. As it is known how often
+   every row came, buckets have their places in one file.
 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
 4. The same again for the columns, of what was written.
 """
@@ -42,7 +43,7 @@ _IDS = 0.8  # share of the memory beside them that ids may take; buckets have wh
 _CHUNK = 1 << 20  # interactions that are dealt out together, while others are prepared
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
-_BUCKETS = 30_000  # or twice as many at most: each is a file
+_BUCKETS = 30_000  # or twice as many at most: of each, some interactions are dealt at once
 #: Files with all rows, and their types: codes, and values where there are some.
 _SPILLED = {"codes": np.dtype([("user", np.int32), ("item", np.int32)]), "values": np.dtype(np.float64)}
 _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
@@ -190,8 +191,8 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
                 part["user"], part["item"] = users.codes(batch.user), beside.result()
                 codes.write(part.view(np.uint8).data)
                 # Without values, rows count 1; before the first that has one, nothing is written of that.
-                for start in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
-                    values.write(np.ones(min(start, _CHUNK)).data)
+                for ones in _ones(0 if batch.value is None or valued else n):
+                    values.write(ones.data)
                 valued |= batch.value is not None
                 if valued:
                     value = np.ones(len(part)) if batch.value is None else batch.value.astype(np.float64)
@@ -209,6 +210,10 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
 # ------------------------------------------------------------------------------------------- buckets
 
 
+def _ones(n: int) -> Iterator[np.ndarray]:
+    return (np.ones(min(left, _CHUNK)) for left in range(n, 0, -_CHUNK))
+
+
 def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
     """The numbers of a file behind its head, some at a time."""
     for start in range(head, os.path.getsize(path), _CHUNK * np.dtype(dtype).itemsize):
@@ -224,27 +229,31 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 
 
 class _Buckets:
-    """Interactions by consecutive rows, a file each: keys, and values if these have a type."""
+    """Interactions by consecutive rows, all in a file: keys, and values if these have a type."""
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.folder, self.bits = folder, max(n_cols - 1, 0).bit_length()
+        self.path, self.bits = folder / "buckets", max(n_cols - 1, 0).bit_length()
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
         # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
         some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
         of_row = (ends - counts) // some
-        self.n = int(of_row[-1]) + 1
-        self._ends = np.searchsorted(of_row, np.arange(self.n), side="right") << self.bits
+        last = np.searchsorted(of_row, np.arange(of_row[-1] + 1), side="right")
+        self._ends = last << self.bits
+        self._places = [0, *ends[last - 1].tolist()]
 
     def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:
         """Deal out interactions, some at a time: rows, columns, and values if the buckets have them."""
-        for dealt, ends in read_ahead(map(self._in_order, read_ahead(parts))):
-            for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
-                if stop > start:
-                    # Open no longer than that: there may be more than a process may open.
-                    with open(self.folder / f"bucket{k}", "ab") as file:
-                        file.write(dealt[start:stop].view(np.uint8).data)
-            bar.update(len(dealt))
+        free, size = self._places[:-1], self.kind.itemsize
+        with open(self.path, "wb") as file:
+            for dealt, ends in read_ahead(map(self._in_order, read_ahead(parts))):
+                data = dealt.view(np.uint8).data
+                for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+                    if stop > start:
+                        file.seek(size * free[k])
+                        file.write(data[size * start : size * stop])
+                        free[k] += stop - start
+                bar.update(len(dealt))
 
     def _in_order(self, part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
         rows, cols, *values = part
@@ -268,14 +277,10 @@ class _Buckets:
 
     def sorted(self) -> Iterator[np.ndarray]:
         """What is in a bucket after the other, by keys; equal ones as they came."""
-
-        def take(k: int) -> np.ndarray:
-            path = self.folder / f"bucket{k}"
-            part = np.fromfile(path, self.kind) if path.exists() else np.empty(0, self.kind)
-            path.unlink(missing_ok=True)
-            return self._by_key(part)
-
-        return read_ahead(map(take, range(self.n)))
+        for start, stop in pairwise(self._places):
+            part = np.fromfile(self.path, self.kind, stop - start, offset=start * self.kind.itemsize)
+            yield self._by_key(part)
+        os.unlink(self.path)
 
 
 def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options) -> None:
@@ -287,28 +292,28 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
     left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _SOME)
     kind = np.float64 if valued else None
     buckets = _Buckets(writer.folder, counts[users.order], items.known, left, kind)
-    indices, values = writer.open("rows_indices.npy", np.int32), writer.open("rows_values.npy", np.float32)
+    indices, values = writer.open("rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
         buckets.deal(_ranked(writer.folder, sides, valued), bar)
         for name in _SPILLED:
             os.unlink(writer.folder / name)
-        valued = False
-        for part in buckets.sorted():
-            keys, data = _merged(part, buckets, sides, options)
+        for n, keys, data in read_ahead(_merged(part, buckets, sides, options) for part in buckets.sorted()):
             rows, cols = buckets.pairs(keys)
+            if values is None and (data != 1).any():
+                values = writer.open("rows_values.npy", np.float32)
+                for ones in _ones(indices.size):
+                    values.add(ones)
             indices.add(cols.astype(np.int32))
-            values.add(data)
-            valued |= bool((data != 1).any())
+            if values is not None:
+                values.add(data)
             first = rows[0] if len(rows) else 0
             of_rows = np.bincount(rows - first)
             row_counts[first : first + len(of_rows)] += of_rows
             col_counts += np.bincount(cols, minlength=items.known)
-            bar.update(len(part))
-    indices.close()
-    values.close()
-    if not valued:
-        values.remove()
+            bar.update(n)
+    for file in filter(None, (indices, values)):
+        file.close()
     kept = [np.flatnonzero(row_counts), np.flatnonzero(col_counts)]
     if not len(kept[0]):
         raise InputError("no interaction is left; see min_value and the values of the data")
@@ -324,12 +329,12 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
         os.rename(writer.folder / old, before)
         writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
         os.unlink(before)
-    _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
+    _columns(writer, indptr, col_counts[kept[1]], values is not None, left, options.progress)
     writer.describe(shape, int(indptr[-1]))
 
 
-def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options) -> tuple[Any, Any]:
-    """Keys and values that are kept of a sorted bucket, whose duplicates are merged."""
+def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options) -> tuple[int, Any, Any]:
+    """How much a sorted bucket holds, and keys and values that are kept of it, duplicates merged."""
     keys = part["key"]
     new = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
@@ -345,7 +350,7 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
     value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
     value = (np.add if options.duplicates == "sum" else np.maximum).reduceat(value, starts)
     data, kept = stored_values(value, options.threshold, options.binary, pair)
-    return keys[starts][kept], data[kept]
+    return len(part), keys[starts][kept], data[kept]
 
 
 def _columns(
@@ -363,7 +368,7 @@ def _columns(
         )
         buckets.deal(parts, bar)
         files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
-        for part in buckets.sorted():
+        for part in read_ahead(buckets.sorted()):
             files[0].add(buckets.pairs(part["key"])[1].astype(np.int32))
             if valued:
                 files[1].add(part["value"])

@@ -265,11 +265,6 @@ class ArrayFile:
         self.digest.update(data)
         self.size += len(part)
 
-    def remove(self) -> None:
-        """Take a closed file out of the store."""
-        del self.writer.files[self.name]
-        os.unlink(self.writer.folder / self.name)
-
     def close(self) -> None:
         """Bring the file to the disk, and note its size and digest."""
         head = io.BytesIO()

@@ -214,7 +214,7 @@ def test_buckets_are_consecutive_rows_and_not_too_many(tmp_path, counts, room):
     buckets = module._Buckets(tmp_path, counts, 5, room=room)
     ends, rest = buckets.pairs(buckets._ends)
     assert not rest.any() and (np.diff(ends) >= 0).all() and ends[-1] == len(counts)
-    assert 1000 < buckets.n == len(ends) <= 2 * module._BUCKETS
+    assert 1000 < len(ends) <= 2 * module._BUCKETS
     before = np.concatenate([[0], np.cumsum(counts)])
     filled = np.diff(ends, prepend=0) > 0
     begins, ends = np.concatenate([[0], ends[:-1]])[filled], ends[filled]
