@@ -84,7 +84,7 @@ def evaluate(
         Other usual names (``hr@10``, ``p@5``) are understood; ``rgals metrics`` prints all of them with
         definitions. Parameters go into parentheses: ``"rbp(0.95)@50"``, ``"pauc(0.05)"``.
     users : 1-D array of rows, or of ids where ``test`` has ids, optional
-        Evaluate only these.
+        Evaluate only these, each once.
     cold : {"empty", "popular"}, default "empty"
         What cold users get, as in `recommend`: nothing, which counts as missed (AUC: as all items tied), or
         the items with the most training interactions.

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from rgals.datasets.given import Given, given
 from rgals.datasets.splits import split_interactions
 from rgals.matrix.entries import shuffled_within_rows
-from rgals.runtime.checks import check_int, check_random_state, check_real
+from rgals.runtime.checks import RANGES, check_int, check_random_state, check_real
 from rgals.runtime.errors import ParameterError
 
 
@@ -110,10 +110,8 @@ class UserSplit(_Split):
 
     def _folds(self, found: Given, matrix: sp.csr_array, rng: np.random.RandomState) -> Iterator[UserFold]:
         check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
-        fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
-        if fold_in == 1.0:
-            raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
-        shares = fold_in, 1 - fold_in
+        RANGES["float in (0, 1)"]("fold_in", self.fold_in)
+        shares = self.fold_in, 1 - self.fold_in
         for drawn in self._drawn(matrix.shape[0], rng):
             train_users, test_users = np.setdiff1d(np.arange(matrix.shape[0]), drawn), np.sort(drawn)
             told, held_out = split_interactions(found.take(matrix, test_users), shares, random_state=rng)
@@ -124,7 +122,7 @@ class UserSplit(_Split):
             if n_users < self.n_splits:
                 raise ParameterError("n_splits", self.n_splits, f"give at most the {n_users} users of X")
             return np.array_split(rng.permutation(n_users), self.n_splits)
-        if isinstance(self.test_size, float):
+        if isinstance(self.test_size, float | np.floating):
             check_real("test_size", self.test_size, 0.0, 1.0, open_min=True)
             size = int(np.ceil(self.test_size * n_users))
         else:

@@ -13,7 +13,7 @@ from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
 from rgals.matrix.entries import core_members, entries, entry_rows, part_sizes
-from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
+from rgals.runtime.checks import RANGES, check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import InputError, ParameterError, warn
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
@@ -155,7 +155,7 @@ class Protocol:
         Keep interactions whose value is at least this and set them to 1.
     core : int, (int, int) or None, default None
         Then keep the k-core, see `k_core`.
-    fold_in : float, default 0.8
+    fold_in : float in (0, 1), default 0.8
         Share told about a held-out user.
     validation : float, default 0.1
         Share of each user's training part, for ``split="given"``.
@@ -194,7 +194,7 @@ class Protocol:
         if self.core is not None:
             both = check_core(self.core)
             object.__setattr__(self, "core", both if isinstance(self.core, list | tuple) else both[0])
-        check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
+        RANGES["float in (0, 1)"]("fold_in", self.fold_in)
         check_real("validation", self.validation, 0.0, 0.9)
         object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))
 

@@ -324,6 +324,7 @@ def test_a_function_whose_scores_are_all_nan_is_refused_by_its_user():
         with pytest.raises(InputError, match=r"scores of user 1 are all NaN.*-inf"):
             evaluate(lambda users: table[users], None, test, metric)
     assert evaluate(lambda users: table[users], None, test, "recall@1", users=[0, 2])["recall@1"] == 0.5
+    assert evaluate(lambda users: table[users], None, test, "recall@1", users=[0, 2, 0])["recall@1"] == 0.5
     known, named = (Interactions(part, list("abc"), np.arange(3)) for part in (test[:, [1, 2, 0]], test))
     with pytest.raises(InputError, match="scores of user 'b' are all NaN"):
         evaluate(lambda users: table[users], known, named, "auc", users=["b"])

@@ -265,6 +265,7 @@ def test_user_split_holds_every_user_out_once(X):
 def test_user_split_with_a_size_and_a_seed(X):
     folds = list(UserSplit(3, test_size=0.25, fold_in=0.5, random_state=1).split(X))
     again = list(UserSplit(3, test_size=15, fold_in=0.5, random_state=1).split(X))
+    assert len(next(iter(UserSplit(3, test_size=np.float32(0.25)).split(X))).test_users) == 15
     assert len(folds) == 3 and len(folds[0].test_users) == 15
     assert len({tuple(fold.test_users) for fold in folds}) == 3
     for a, b in zip(folds, again, strict=True):
@@ -446,7 +447,8 @@ def test_protocols_say_what_is_missing(made):
             Protocol(split=split).apply(bare)
     with pytest.raises(InputError, match="nothing is left"):
         Protocol(core=10**6).apply(made)
-    for bad in ({"split": "x"}, {"ratios": (0.8, 0.2)}, {"core": -1}, {"seed": -1}, {"min_value": np.nan}):
+    refused = {"split": "x"}, {"ratios": (0.8, 0.2)}, {"core": -1}, {"seed": -1}, {"min_value": np.nan}
+    for bad in (*refused, {"fold_in": 1.0}):
         with pytest.raises(ParameterError, match="k=" if "core" in bad else next(iter(bad))):
             Protocol(**bad)
     with pytest.raises(ParameterError, match="colour"):
