@@ -102,7 +102,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         raise ParameterError("y", y, problem)
     ax = axes(ax)
     for style, history in histories:
-        rows = [row for row in history if y in row]
+        rows = [row for row in history if y in row and not np.isnan(row[y])]
         at, values = [row[x] for row in rows], [row[y] for row in rows]
         ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
         if _is_metric(y) and len(rows) > 1:  # which iteration was the best
@@ -329,8 +329,7 @@ def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray,
     users = np.flatnonzero(judged.seen.row_counts)
     if len(users) == 0:
         raise InputError("train: no user has an interaction; there is nothing to recommend from")
-    n_items = judged.seen.n_cols
-    shown = np.zeros(n_items, np.int64)
+    shown = np.zeros(n_items := judged.seen.n_cols, np.int64)
     for part in np.split(users, range(_BATCH, len(users), _BATCH)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
@@ -369,8 +368,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     """
     pairs, ax = _styled(models), axes(ax)
     for style, model in pairs:
-        source = source_of(model)
-        if callable(source):
+        if callable(source := source_of(model)):
             raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model)}")
         # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]

@@ -61,6 +61,11 @@ def test_several_fits_share_what_all_of_them_measured(X, watched):
         plots.learning_curve({"ALS": watched, "SGD": plain}, "ndcg@10")
 
 
+def test_a_figure_that_is_none_is_not_the_best():
+    history = [{"iteration": k, "seconds": 1.0, "auc": v} for k, v in enumerate((np.nan, 0.6, 0.5))]
+    assert list(plots.learning_curve(history).lines[-1].get_xdata()) == [1]
+
+
 def test_time_to_quality_leaves_out_evaluation_and_marks_shares_of_the_best(watched):
     ax = plots.time_to_quality({"RG2": watched})
     drawn = lines(ax, 1)[0]

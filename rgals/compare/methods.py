@@ -1,6 +1,5 @@
 """The methods that can be compared: how each is built, and the ladders that its parameters are tuned on."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +12,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.baselines.ease import ridge_of
 from rgals.compare import outside
 from rgals.estimator import RGALS
+from rgals.files.journal import as_json
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
 from rgals.model_selection import RGALSCV
@@ -27,7 +27,7 @@ Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # the ladder of a paramet
 
 def params_text(params: Params) -> str:
     """Parameters as the keys of a journal hold them."""
-    return json.dumps(dict(params), sort_keys=True)
+    return as_json(dict(sorted(params.items())))
 
 
 def _rungs(low: float, high: float) -> tuple[float, ...]:

@@ -61,8 +61,8 @@ class Effort:
     Parameters
     ----------
     max_trials : int, default 16
-        Fits that tuning a method may use; with 0 it runs where its tuning would start. A method that the
-        folder has tuned already is not tuned again, unless its trials ran out and this allows more.
+        Fits that tuning a method may use; with 0 it runs where its tuning would start. What the folder has
+        tuned on the same ladders is not tuned again, unless its trials ran out and this allows more.
     time_limit : float, default 120
         Training seconds after which a fit ends, of tuning or of the comparison. It holds for methods by name,
         losses, `rgals.RGALS` and `rgals.sgd.SGDRanker`.
@@ -156,15 +156,13 @@ class Runner:
         self.weighted = self.weighting.rows(split.train)
         self._is_warm, parts = False, (split.train, split.validation, split.test)
         setting: dict[str, Any] = {"data": short_digest(*parts), "shape": list(split.train.shape)}
-        setting["interactions"] = [part.nnz for part in parts]
-        setting |= {"K": self.K, "metric": self.metric, "patience": effort.patience}
-        setting["objective_iterations"] = effort.objective_iterations
+        setting |= {"interactions": [part.nnz for part in parts], "K": self.K, "metric": self.metric}
+        setting |= {"patience": effort.patience, "objective_iterations": effort.objective_iterations}
         setting["validation_users"] = int(np.count_nonzero(self.watched.row_counts))
         names = [metric.name for metric in self.metrics]
         if set(names) - {self.metric} - set(TEST_METRICS):
             setting["metrics"] = names
-        if self.values != AUTO:
-            setting["values"] = self.values
+        setting |= {} if self.values == AUTO else {"values": self.values}
         self.journal = Journal(self.folder / "results.jsonl", setting)
 
     def run(self) -> None:
@@ -185,8 +183,8 @@ class Runner:
             if effort.tune_only:
                 return
             keys = {m.name: m.key(chosen[m.name]) for m in self.methods}
-            jobs: list[tuple[Any, ...]] = []  # a method, what is shown, the key, what is done and by what
-            jobs += [(m, f"seed {k}", f"run {keys[m.name]} {k}", self._run, k) for m, k in runs]
+            # A method, what is shown, the key, what is done and by what.
+            jobs: list[Any] = [(m, f"seed {k}", f"run {keys[m.name]} {k}", self._run, k) for m, k in runs]
             jobs += [(m, "objective", f"objective {keys[m.name]}", self._objective) for m in als]
             for m, lr in rates:
                 key = f"objective gradient {params_text(chosen[m.name])} {lr:g}"
@@ -209,14 +207,16 @@ class Runner:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
         key, effort = f"tuned {method.key()}", self.effort
         most = effort.max_trials if method.ladders else 0
+        ladders = {name: [float(rung) for rung in ladder] for name, ladder in method.ladders.items()}
         found = self.journal.get(key)
+        found = found if found and found.get("ladders", ladders) == ladders else None
         if found is not None and (found["finished"] or found["trials"] >= max(most, 1)):
             bar.update(most)
             return found
         own = {name: float(value) for name, value in effort.start.get(method.name, {}).items()}
         start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
-        result["params"] |= own if most == 0 else {}
+        result |= {"params": result["params"] | (own if most == 0 else {}), "ladders": ladders}
         bar.update(most - result["trials"])  # found before the budget was spent
         if found is not None and found["params"] == result["params"] and most == 0:
             return found

@@ -5,9 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rgals.runtime.errors import InputError
 
 _FIRST = b'{"key": "setting"'  # how every journal begins
+as_json = json.JSONEncoder(default=np.generic.item).encode  # numpy's numbers are numbers
 
 
 class Journal:
@@ -19,7 +22,7 @@ class Journal:
     def __init__(self, path: Path, setting: dict[str, Any]) -> None:
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
-        setting = json.loads(json.dumps(setting))
+        setting = json.loads(as_json(setting))
         if path.exists():
             self._read()
         if not self.records:
@@ -53,10 +56,10 @@ class Journal:
 
     def add(self, key: str, record: dict[str, Any]) -> dict[str, Any]:
         """Append a record, to the disk before this returns."""
-        stored = json.loads(json.dumps({"key": key, **record}))
+        text = as_json({"key": key, **record})
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(stored) + "\n")
+            file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self.records[key] = stored
-        return stored
+        self.records[key] = json.loads(text)
+        return self.records[key]

@@ -138,6 +138,19 @@ def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray,
     return judged.hits[:, :k], judged.n_truth, k
 
 
+def numbers(name: str, values: Any, of: str, advice: str = "") -> np.ndarray:
+    """A number for each user or item, in float64: numpy's small types round and overflow."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # of several lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiub":
+        raise InputTypeError(f"{name} must hold numbers, one for each {of}, not {array.dtype}{advice}")
+    if array.ndim != 1:
+        raise ShapeError(f"{name} must have one dimension, {of}s, not {array.ndim}")
+    return array.astype(np.float64)
+
+
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """Quotient, NaN where there is nothing to divide by."""
     return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)

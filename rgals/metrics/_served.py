@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,8 @@ class Served:
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
             known = seen.take_rows(rows)
-            if isinstance(scores, tuple):
-                ids[rows] = topk(scores[0], scores[1], n, exclude=known, n_jobs=n_jobs)[0]
-            else:
-                ids[rows] = topk_dense(scores, n, exclude=known, n_jobs=n_jobs)[0]
+            best = partial(topk, *scores) if isinstance(scores, tuple) else partial(topk_dense, scores)
+            ids[rows] = best(n, exclude=known, n_jobs=n_jobs)[0]
         return ids
 
     def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:

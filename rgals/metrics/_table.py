@@ -85,8 +85,7 @@ def parse(name: Any) -> Metric:
 
 def parse_all(names: str | Iterable[str]) -> list[Metric]:
     """Read one name or several."""
-    if isinstance(names, str):
-        names = (names,)
+    names = (names,) if isinstance(names, str) else names
     if not isinstance(names, Iterable):
         raise InputTypeError(f"metrics must be names such as 'ndcg@10', not {type(names).__name__}")
     metrics = {metric.name: metric for metric in map(parse, names)}

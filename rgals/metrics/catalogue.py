@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import as_lists, documented, ratio
+from rgals.metrics._judged import as_lists, documented, numbers, ratio
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 
@@ -23,11 +23,8 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     >>> exposure([[0, 1], [0, -1]], 4)
     array([2, 1, 0, 0])
     """
-    ids = as_lists(ranked, k)
-    shown = ids[ids >= 0].astype(np.int64, copy=False)
-    if shown.max(initial=-1) >= n_items:
-        raise InputError(f"ranked holds item {shown.max()}, but the catalogue has {n_items}")
-    return np.bincount(shown, minlength=n_items)
+    ids = _items(ranked, k, check_int("n_items", n_items, 0))
+    return np.bincount(ids[ids >= 0], minlength=n_items)
 
 
 @documented("float", "import numpy as np")
@@ -42,7 +39,7 @@ def coverage(exposures: np.ndarray) -> float:
     >>> coverage(np.array([2, 1, 0, 0]))
     0.5
     """
-    return float(np.count_nonzero(exposures) / len(exposures))
+    return float(np.mean(numbers("exposures", exposures, "item") > 0))
 
 
 @documented("float\n    NaN where nothing is shown or the catalogue has a single item.", "import numpy as np")
@@ -58,10 +55,10 @@ def gini(exposures: np.ndarray) -> float:
     >>> gini(np.array([0, 3, 0])), gini(np.array([3, 3, 3]))
     (1.0, 0.0)
     """
-    n, total = len(exposures), int(np.sum(exposures))
+    ordered = np.sort(numbers("exposures", exposures, "item"))
+    n, total = len(ordered), ordered.sum()
     if n < 2 or total == 0:
         return float("nan")
-    ordered = np.sort(exposures)
     return float((ordered * (2.0 * np.arange(1, n + 1) - n - 1)).sum() / ((n - 1) * total))
 
 
@@ -79,7 +76,7 @@ def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None)
     >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
     array([1., 2.])
     """
-    known = np.maximum(np.asarray(counts), 1)
+    known = np.maximum(numbers("counts", counts, "item"), 1)
     return _mean_of_lists(ranked, np.log2(check_int("n_users", n_users, 1)) - np.log2(known), k)
 
 
@@ -97,14 +94,18 @@ def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) ->
     >>> average_popularity([[0, 1], [1, -1]], [4, 1])
     array([2.5, 1. ])
     """
-    return _mean_of_lists(ranked, np.asarray(counts), k)
+    return _mean_of_lists(ranked, numbers("counts", counts, "item"), k)
 
 
 def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray:
     """Mean of a value of the items over the first k of each list; NaN where a list is empty."""
+    ids = _items(ranked, k, len(values))
+    return ratio(np.append(values, 0.0)[ids].sum(axis=1), (ids >= 0).sum(axis=1))
+
+
+def _items(ranked: Any, k: int | None, n_items: int) -> np.ndarray:
+    """The first k items of each list, -1 where it is shorter."""
     ids = as_lists(ranked, k)
-    if ids.max(initial=-1) >= len(values):
-        raise InputError(f"ranked holds item {ids.max()}, but counts has {len(values)} entries")
-    shown = ids >= 0
-    total = np.where(shown, values[ids], 0.0).sum(axis=1) if len(values) else np.zeros(len(ids))
-    return ratio(total, shown.sum(axis=1))
+    if (bad := ids[(ids < -1) | (ids >= n_items)]).size:
+        raise InputError(f"ranked holds item {bad[0]}, outside -1..{n_items - 1}: there are {n_items} items")
+    return ids.astype(np.int64)

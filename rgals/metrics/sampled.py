@@ -127,9 +127,8 @@ def evaluate_sampled(
         worth = metric.function(Judged(np.empty(0), hits, np.ones(missed, int)), **metric.options)
         of_users = np.bincount(hidden.rows, worth[rank - 1], minlength=len(rows))
         figures[metric.name] = of_users / hidden.row_counts
-    if per_user:
-        return figures, judged.named(rows)
-    return {name: float(values.mean()) for name, values in figures.items()}
+    means = {name: float(values.mean()) for name, values in figures.items()}
+    return (figures, judged.named(rows)) if per_user else means
 
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import gen_batches
 
-from rgals.metrics._judged import documented, mean_of_known
+from rgals.metrics._judged import documented, mean_of_known, numbers
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -15,18 +15,11 @@ _CHUNK = 1 << 22  # random numbers drawn at once
 
 
 def _as_values(name: str, values: Any) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:  # of several lengths
-        array = np.empty(0, object)
-    if array.dtype.kind not in "fiub":
-        advice = 'figures, users = evaluate(..., per_user=True) has them as figures["ndcg@10"]'
-        raise InputTypeError(f"{name} must hold numbers, one a user, not {array.dtype}; {advice}")
-    if array.ndim != 1:
-        raise ShapeError(f"{name} must have one dimension, users, not {array.ndim}")
+    advice = '; figures, users = evaluate(..., per_user=True) has them as figures["ndcg@10"]'
+    array = numbers(name, values, "user", advice)
     if np.isinf(array).any():
         raise InputError(f"{name} must be finite where it is not NaN")
-    return array.astype(np.float64)
+    return array
 
 
 def _known(name: str, values: Any) -> np.ndarray:
@@ -75,8 +68,7 @@ def bootstrap_interval(
     level = check_real("level", level, 0.0, 1.0, open_min=True)
     n_resamples = check_int("n_resamples", n_resamples, 1)
     rng = np.random.default_rng(check_int("random_state", random_state, 0))
-    n = len(array)
-    if n == 0:
+    if (n := len(array)) == 0:
         return float("nan"), float("nan")
     means = np.empty(n_resamples)
     for part in gen_batches(n_resamples, max(1, _CHUNK // n)):
@@ -118,14 +110,10 @@ def paired_test(
     difference = _differences(a, b)
     from scipy import stats  # costly to import, and only tests need it
 
-    if len(difference) < 2:
-        return float("nan")
-    if not difference.any():
-        return 1.0
+    if len(difference) < 2 or not difference.any():
+        return 1.0 if len(difference) > 1 else float("nan")
     if method == "t":
-        if np.ptp(difference) == 0:
-            return 0.0
-        return float(stats.ttest_1samp(difference, 0.0).pvalue)
+        return float(stats.ttest_1samp(difference, 0.0).pvalue) if np.ptp(difference) else 0.0
     if method == "wilcoxon":
         return float(stats.wilcoxon(difference, zero_method="wilcox").pvalue)
     shares, signs = np.abs(difference) / np.abs(difference).sum(), np.array([-1, 1], np.int8)
@@ -280,9 +268,10 @@ def compare(
     ('new', 0.1333, 0.0572)
     """
     options: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
+    if not isinstance(figures, Mapping):
+        raise InputTypeError(f"figures must be a dict of models and their figures, not {type(figures)}")
     values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
-    rows = []
-    for name, found in against(values, reference, method, **options).items():
-        interval = bootstrap_interval(values[name] - values[reference], **options)
-        rows.append(Comparison(name, mean_of_known(values[name]), interval=interval, **vars(found)))
-    return rows
+    beside = against(values, reference, method, **options)
+    ends = {name: bootstrap_interval(values[name] - values[reference], **options) for name in beside}
+    means = {name: mean_of_known(values[name]) for name in beside}
+    return [Comparison(name, means[name], interval=ends[name], **vars(beside[name])) for name in beside]

@@ -226,6 +226,23 @@ def test_a_ladder_of_whole_numbers_may_be_numpys(split, rungs):
     assert row.params["K"] in (2, 4) and row.tuning["trials"] == 2
 
 
+def test_numbers_of_numpys_types_are_numbers(split):
+    ladders = {"k": np.arange(2, 8, 2)}
+    own = Method("own", "own", "other", lambda params, **_: Neighbours(int(params["k"])), ladders)
+    found = compare(split, own, **{**ONE, "K": np.int32(4)})
+    assert found.setting["K"] == 4 and found.rows[0].params["k"] in ladders["k"]
+
+
+def test_a_folder_takes_nothing_that_was_found_on_other_ladders(split, tmp_path):
+    first = compare(split, {"e": (EASE(), {"reg": [1, 10]})}, out=tmp_path, **ONE).rows[0]
+    other = compare(split, {"e": (EASE(), {"reg": [100, 1000]})}, out=tmp_path, **ONE).rows[0]
+    assert first.params["reg"] in (1, 10) and other.params["reg"] in (100, 1000)
+    alone = compare(split, {"e": EASE()}, out=tmp_path, **ONE).rows[0]
+    assert alone.params == {} and alone.test == compare(split, {"e": EASE()}, **ONE).rows[0].test
+    again = compare(split, {"e": (EASE(), {"reg": [100, 1000]})}, out=tmp_path, **ONE).rows[0]
+    assert again.params == other.params and again.curves == other.curves  # the trials are not done again
+
+
 def test_a_ladder_that_can_be_read_once_keeps_its_numbers(split):
     seen = []
 

@@ -513,3 +513,31 @@ def test_help_of_a_metric_is_complete(name):
         assert text.count(f"{section}\n---") == 1
     assert text.index("ranked : array") < text.index("truth : sparse") < text.index("k : int")
     assert ("p : float" in text) == (name in ("rbp", "nrbp"))
+
+
+def test_counts_of_any_type_give_the_figures_of_float64():
+    lists, counts = [[0, 1], [1, 2]], np.array([100, 7, 3])
+    of_float = metrics.novelty(lists, counts.astype(float), 200), metrics.average_popularity(lists, counts)
+    for kind in (np.uint8, np.int8, np.int16, np.float16, np.float32):
+        np.testing.assert_array_equal(metrics.novelty(lists, counts.astype(kind), 200), of_float[0])
+        np.testing.assert_array_equal(metrics.average_popularity(lists, counts.astype(kind)), of_float[1])
+    assert metrics.average_popularity([[0, 1]], np.float16([60_000, 60_000]))[0] == np.float16(60_000)
+    shares = np.array([1.0, 2.0, 5.0]) / 8.5  # whose sum has no whole part
+    assert metrics.gini(shares) == pytest.approx(metrics.gini(np.array([1, 2, 5])))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: metrics.coverage([[0, 1, 2]]), ShapeError, "exposures must have one dimension, items"),
+        (lambda: metrics.gini(np.array([[0, 1]])), ShapeError, "exposures must have one dimension, items"),
+        (lambda: metrics.novelty([[0]], ["a"], 5), InputTypeError, "counts must hold numbers"),
+        (lambda: metrics.exposure([[0, 1]], None), ParameterError, "n_items=None"),
+        (lambda: metrics.exposure([[0, -5]], 3), InputError, "item -5, outside -1..2"),
+        (lambda: metrics.average_popularity([[0, -5]], [1, 2]), InputError, "item -5, outside -1..1"),
+        (lambda: metrics.compare([[0.1, 0.2]], "a"), InputTypeError, "figures must be a dict"),
+    ],
+)
+def test_what_is_no_count_is_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

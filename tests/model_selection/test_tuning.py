@@ -395,6 +395,12 @@ def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
         tune("rg2", data, SMALL, metric="recall@5", **options)
 
 
+def test_a_journal_takes_numpys_numbers(data, quiet, tmp_path):
+    space = SMALL | {"reg": np.float32(0.25), "readout_exponent": [np.float32(0.0)]}
+    options = {"budget": 1, "journal": tmp_path / "trials.jsonl", "refit": False}
+    assert tune("rg2", data, space, **options).figure == tune("rg2", data, space, **options).figure
+
+
 def test_a_journal_of_more_iterations_has_no_figures_of_fewer(data, quiet, tmp_path):
     """Cheap fits of one iteration were taken for those of two and five."""
     options = {"budget": 1, "journal": tmp_path / "trials.jsonl", "refit": False}
