@@ -22,7 +22,7 @@ class Split:
 
     Attributes
     ----------
-    train, validation, test : CSR, shape (n_users, n_items)
+    train, validation, test : CSR, shape (n_users, n_items), made of any matrices
     user_ids : ndarray or None
     """
 
@@ -30,6 +30,14 @@ class Split:
     validation: CSR
     test: CSR
     user_ids: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        shape = as_csr(self.train, name="train", dislikes=True).shape
+        for name in ("train", "validation", "test"):
+            part = as_csr(getattr(self, name), name=name, n_rows=shape[0], n_cols=shape[1], dislikes=True)
+            if part.nnz == 0:
+                raise InputError(f"the {name} part has no interactions; the data are too small to be split")
+            object.__setattr__(self, name, part)
 
     @property
     def known(self) -> CSR:
@@ -108,14 +116,10 @@ def prepare(
         raise ParameterError("protocol", str(protocol), "methods are compared on users whom they know")
     found = protocol.apply(data)
     parts = {name: as_csr(getattr(found, name)) for name in ("train", "validation", "test")}
-    for name, part in parts.items():
-        if part.nnz == 0:
-            raise InputError(f"the {name} part has no interactions; the data are too small to be split")
     return Split(**parts, user_ids=data.user_ids[found.users])
 
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:
     """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    if n_users is None or n_users >= np.count_nonzero(validation.row_counts):
-        return validation
-    return validation.where(np.isin(validation.rows, sample_users(validation, n_users)))
+    every = len(users := sample_users(validation, n_users)) == np.count_nonzero(validation.row_counts)
+    return validation if every else validation.where(np.isin(validation.rows, users))

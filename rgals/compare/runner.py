@@ -359,8 +359,7 @@ class Runner:
 
     def _followed(self, model: Any, X: CSR, objective: Callable[[Any], float]) -> dict[str, Any]:
         found, error = self._recorded(model, X, lambda now: (objective(now), now.seconds))
-        curve, seconds = [value for value, _ in found], [at for _, at in found]
-        return {"objective": curve, "seconds": seconds, "error": error}
+        return {"objective": [v for v, _ in found], "seconds": [at for _, at in found], "error": error}
 
     def _by_gradient(self, **params: Any) -> SGDRanker:
         return SGDRanker(**params, score="dot", values="raw", n_jobs=self.n_jobs, random_state=0)

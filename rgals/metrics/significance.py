@@ -273,5 +273,4 @@ def compare(
     values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
     beside = against(values, reference, method, **options)
     ends = {name: bootstrap_interval(values[name] - values[reference], **options) for name in beside}
-    means = {name: mean_of_known(values[name]) for name in beside}
-    return [Comparison(name, means[name], interval=ends[name], **vars(beside[name])) for name in beside]
+    return [Comparison(n, mean_of_known(values[n]), interval=ends[n], **vars(beside[n])) for n in beside]

@@ -226,6 +226,16 @@ def test_a_ladder_of_whole_numbers_may_be_numpys(split, rungs):
     assert row.params["K"] in (2, 4) and row.tuning["trials"] == 2
 
 
+def test_a_split_of_ones_own_is_of_any_matrices(split):
+    parts = [getattr(split, name).to_scipy() for name in ("train", "validation", "test")]
+    own = Split(parts[0].toarray(), parts[1].tocoo(), parts[2].tocsc())
+    assert compare(own, "ease", **ONE).rows[0].test == compare(split, "ease", **ONE).rows[0].test
+    with pytest.raises(ShapeError, match="test has shape"):
+        Split(parts[0], parts[1], parts[2][:5])
+    with pytest.raises(InputError, match="the validation part has no interactions"):
+        Split(parts[0], 0 * parts[1], parts[2])
+
+
 def test_numbers_of_numpys_types_are_numbers(split):
     ladders = {"k": np.arange(2, 8, 2)}
     own = Method("own", "own", "other", lambda params, **_: Neighbours(int(params["k"])), ladders)
