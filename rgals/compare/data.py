@@ -32,9 +32,10 @@ class Split:
     user_ids: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        shape = as_csr(self.train, name="train", dislikes=True).shape
+        n_rows = n_cols = None
         for name in ("train", "validation", "test"):
-            part = as_csr(getattr(self, name), name=name, n_rows=shape[0], n_cols=shape[1], dislikes=True)
+            part = as_csr(getattr(self, name), name=name, n_rows=n_rows, n_cols=n_cols, dislikes=True)
+            n_rows, n_cols = part.shape
             if part.nnz == 0:
                 raise InputError(f"the {name} part has no interactions; the data are too small to be split")
             object.__setattr__(self, name, part)
@@ -115,11 +116,11 @@ def prepare(
     elif protocol.split == "held_out_users":
         raise ParameterError("protocol", str(protocol), "methods are compared on users whom they know")
     found = protocol.apply(data)
-    parts = {name: as_csr(getattr(found, name)) for name in ("train", "validation", "test")}
-    return Split(**parts, user_ids=data.user_ids[found.users])
+    return Split(found.train, found.validation, found.test, data.user_ids[found.users])
 
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:
     """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    every = len(users := sample_users(validation, n_users)) == np.count_nonzero(validation.row_counts)
-    return validation if every else validation.where(np.isin(validation.rows, users))
+    if n_users is None or n_users >= np.count_nonzero(validation.row_counts):
+        return validation
+    return validation.where(np.isin(validation.rows, sample_users(validation, n_users)))

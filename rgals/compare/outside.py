@@ -57,7 +57,8 @@ def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None)
     model = clone(thing, safe=False)
     own = settings_of(model)
     changes = {**params, **dict.fromkeys(seeds_of(model), seed)}
-    changes |= {"n_jobs": n_jobs} if own.get("n_jobs", "none") is None else {}
+    if "n_jobs" in own and own["n_jobs"] is None:
+        changes["n_jobs"] = n_jobs
     if hasattr(model, "set_params"):
         return model.set_params(**changes)
     for name, value in changes.items():

@@ -18,7 +18,8 @@ from rgals.plots import COLORS, axes, legend, mark_shares, new_figure
 
 def draw(result: Comparison) -> Any:
     """A figure with two panels: quality against training time, and objective gaps against iterations."""
-    left, right = map(axes, (figure := new_figure(13, 5.2)).subplots(1, 2, width_ratios=(3, 2)))
+    figure = new_figure(13, 5.2)
+    left, right = map(axes, figure.subplots(1, 2, width_ratios=(3, 2)))
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
     for row in result.rows:

@@ -191,8 +191,8 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
                 part["user"], part["item"] = users.codes(batch.user), beside.result()
                 codes.write(part.view(np.uint8).data)
                 # Without values, rows count 1; before the first that has one, nothing is written of that.
-                for ones in _ones(0 if batch.value is None or valued else n):
-                    values.write(ones.data)
+                for left in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
+                    values.write(np.ones(min(left, _CHUNK)).data)
                 valued |= batch.value is not None
                 if valued:
                     value = np.ones(len(part)) if batch.value is None else batch.value.astype(np.float64)
@@ -208,10 +208,6 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
 
 
 # ------------------------------------------------------------------------------------------- buckets
-
-
-def _ones(n: int) -> Iterator[np.ndarray]:
-    return (np.ones(min(left, _CHUNK)) for left in range(n, 0, -_CHUNK))
 
 
 def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
@@ -302,8 +298,8 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
             rows, cols = buckets.pairs(keys)
             if values is None and (data != 1).any():
                 values = writer.open("rows_values.npy", np.float32)
-                for ones in _ones(indices.size):
-                    values.add(ones)
+                for written in range(indices.size, 0, -_CHUNK):
+                    values.add(np.ones(min(written, _CHUNK)))
             indices.add(cols.astype(np.int32))
             if values is not None:
                 values.add(data)

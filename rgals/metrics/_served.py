@@ -181,8 +181,7 @@ def users_with_truth(served: Served, users: Any) -> np.ndarray:
         return np.flatnonzero(counts)
     ids = served.user_ids
     rows = check_ids("users", users, len(counts), "user") if ids is None else IdMap(ids, "user").index(users)
-    _, first = np.unique(rows, return_index=True)  # whoever is named twice counts once
-    rows = rows[np.sort(first)]
+    rows = np.fromiter(dict.fromkeys(rows.tolist()), np.int64)  # whoever is named twice counts once
     return rows[counts[rows] > 0]
 
 

@@ -110,8 +110,10 @@ def paired_test(
     difference = _differences(a, b)
     from scipy import stats  # costly to import, and only tests need it
 
-    if len(difference) < 2 or not difference.any():
-        return 1.0 if len(difference) > 1 else float("nan")
+    if len(difference) < 2:
+        return float("nan")
+    if not difference.any():
+        return 1.0
     if method == "t":
         return float(stats.ttest_1samp(difference, 0.0).pvalue) if np.ptp(difference) else 0.0
     if method == "wilcoxon":
