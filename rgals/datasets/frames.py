@@ -35,7 +35,7 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
         if hasattr(column, "dictionary_encode"):  # arrow
             known, parts = numbering(), getattr(column, "chunks", [column])
             return sort_codes(np.concatenate([codes_of(part, known) for part in parts]), list(known))
-        if hasattr(column, "factorize"):  # pandas
+        if hasattr(column, "factorize") and getattr(column.dtype, "isnative", True):  # pandas
             return sort_codes(*column.factorize())
         return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
     except (TypeError, NotImplementedError):

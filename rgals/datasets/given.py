@@ -139,7 +139,7 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
         times, split = getattr(X, "timestamp", None), getattr(X, "split", None)
         times = getattr(X.matrix, "times", None) if times is None else times
         return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), times, split, of_rows=of_rows)
-    X = on_host(getattr(X, "matrix", X))
+    X = on_host(getattr(X, "matrix", X), name)
     if isinstance(X, CSR) or sp.issparse(X):
         return Given(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
@@ -239,7 +239,7 @@ def _kinds(frame: Any) -> str:
 
 
 def _is_sparse(frame: Any) -> bool:
-    return hasattr(frame, "iloc") and all(hasattr(dtype, "fill_value") for dtype in frame.dtypes)
+    return hasattr(frame, "iloc") and all(getattr(dtype, "fill_value", None) == 0 for dtype in frame.dtypes)
 
 
 def _matrix(frame: Any) -> Any:

@@ -35,7 +35,7 @@ def as_labels(labels: Any) -> np.ndarray:
     if len(getattr(labels, "shape", ())) > 1 or (isinstance(labels, np.ndarray) and labels.ndim == 0):
         line = f"; give one of the columns, {column_names(labels)}" if is_frame(labels) else ""
         raise InputTypeError(f"ids must be one-dimensional, not of shape {labels.shape}{line}")
-    if not isinstance(labels, np.ndarray):
+    if not isinstance(labels, np.ndarray) or np.ma.is_masked(labels):
         single = isinstance(labels, str | bytes) or not hasattr(labels, "__iter__")
         return _from_items([labels] if single else list(labels))
     if labels.dtype.kind in "iu":

@@ -84,11 +84,13 @@ def fault(
     return None
 
 
-def on_host(X: Any) -> Any:
+def on_host(X: Any, name: str = "X") -> Any:
     """Arrays of other packages in the memory of numpy, sparse ones as scipy's; all else as it is.
 
     None of these packages is imported: their objects say how.
     """
+    if np.ma.is_masked(X):
+        raise InputError(f"{name} has masked entries; give {name}.filled(0) if these are no interactions")
     if isinstance(X, np.ndarray) or sp.issparse(X):
         return X
     if hasattr(X, "detach") and hasattr(X, "layout"):  # torch
@@ -126,9 +128,9 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
         advice = "for one user's row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
         found = f"Expected 2D array, users x items, got {array.ndim}D"
         raise ShapeError(f"{name}: {found}. Reshape your data: {advice}")
-    if array.dtype == np.float16:  # of which scipy has no sparse matrices
-        array = array.astype(np.float32)
-    return sp.csr_array(array)
+    # Of half floats, and of bytes in another order, scipy has no sparse matrices.
+    dtype = np.float32 if array.dtype == np.float16 else array.dtype.newbyteorder("=")
+    return sp.csr_array(array.astype(dtype, copy=False))
 
 
 def as_csr(
@@ -151,7 +153,7 @@ def as_csr(
         out = X.as_dtype(dtype)
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
-    X = on_host(X)
+    X = on_host(X, name)
     dense = not sp.issparse(X)
     X = _compressed(_dense_to_sparse(X, name) if dense else X, name)
     raw_indptr, raw_indices, data, by_column = X.indptr, X.indices, X.data, X.format == "csc"
@@ -186,10 +188,9 @@ def as_csr(
         where, what = f"row {row}, column {column}", data[bad[0]]
         must = "values must be finite" if dislikes else "weights must be finite and >= 0"
         if np.isnan(values[bad[0]]):
-            lines = (
-                f"{name}.fillna(0) of a frame, numpy.nan_to_num({name}) of an array, if NaN is no interaction"
-            )
-            raise InputError(f"{name}: NaN at {where}; {must}{f'; give {lines}' if dense else ''}")
+            lines = f"{name}.fillna(0) of a frame, numpy.nan_to_num({name}) of an array"
+            give = f"; give {lines}, if NaN is no interaction" if dense else ""
+            raise InputError(f"{name}: NaN at {where}; {must}{give}")
         if np.isinf(values[bad[0]]):
             problem = f"is infinity or too large for {np.dtype(dtype)}; {must}"
             raise InputError(f"{name}: value {what} at {where} {problem}")

@@ -27,7 +27,7 @@ def check_real(
 ) -> float:
     """Return ``value`` as a finite float in the range or raise `ParameterError`."""
     number = np.nan
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_ | np.timedelta64):
         with suppress(OverflowError):  # an integer beyond all floats
             number = float(value)
     below = number <= minimum if open_min else number < minimum

@@ -106,6 +106,20 @@ def test_the_caller_names_the_columns():
         model().fit(sp.csr_array(DENSE).toarray(), columns={"user": 0, "item": 1})
 
 
+def test_what_is_hidden_or_not_there_is_no_number():
+    X = np.tile(DENSE, (1, 2))
+    masked = np.ma.masked_equal(X, X.max())
+    for fit in (lambda: model().fit(masked), lambda: model().fit(X, user_features=masked)):
+        with pytest.raises(InputError, match=r"has masked entries; give .*\.filled\(0\)"):
+            fit()
+    frame = pd.DataFrame(np.where(X, X, np.nan)).astype("Sparse[float]")  # which fills up with NaN
+    with pytest.raises(InputError, match=r"X: NaN at row .*; give X\.fillna\(0\) of a frame"):
+        model().fit(frame)
+    np.testing.assert_array_equal(model().fit(frame.fillna(0)).seen_.toarray(), X)
+    with pytest.raises(InputTypeError, match="row 1 holds masked"):
+        model().fit(X, item_ids=np.ma.array(np.arange(X.shape[1]), mask=np.arange(X.shape[1]) == 1))
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [
@@ -115,6 +129,9 @@ def test_the_caller_names_the_columns():
         ("integers", lambda X: pd.DataFrame(X.astype(int))),
         ("truth values", lambda X: pd.DataFrame(X > 0).astype(bool)),
         ("sparse frame", lambda X: pd.DataFrame.sparse.from_spmatrix(sp.csr_matrix(X))),
+        ("sparse frame of ones", lambda X: pd.DataFrame(X).astype(pd.SparseDtype(float, 1.0))),
+        ("bytes in another order", lambda X: X.astype(X.dtype.newbyteorder())),
+        ("an array that hides nothing", lambda X: np.ma.array(X, mask=False)),
         ("array", lambda X: X),
         ("lists", lambda X: X.tolist()),
         ("coo", sp.coo_array),

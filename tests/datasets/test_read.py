@@ -124,6 +124,15 @@ def test_frames():
     assert read_interactions(aware).timestamp.tolist() == [k * 10**9 for k in (11, 10, 12, 13)]
 
 
+def test_bytes_of_frames_may_be_in_another_order():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user": [7, -1, 7], "item": [5, 5, 3], "rating": [1.5, 2, 3], "time": [1, 3, 2]})
+    big = frame.astype({"user": ">i4", "item": ">f8", "rating": ">f4", "time": ">i8"})
+    mine, other = read_interactions(big), read_interactions(frame)
+    assert (mine.matrix != other.matrix).nnz == 0 and mine.timestamp.tolist() == other.timestamp.tolist()
+    assert mine.user_ids.tolist() == [-1, 7] and mine.item_ids.tolist() == [3, 5]
+
+
 def test_polars_frames():
     pl = pytest.importorskip("polars")
     check(read_interactions(pl.DataFrame(COLUMNS)))

@@ -185,7 +185,7 @@ def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
             call(timeless)
     with pytest.raises(ParameterError, match="half_life='90d' .*has no times|half_life='90d'"):
         RGALS(K=2, half_life="90d").fit(data.matrix)
-    for wrong in (0, -1.0, "9 weeks", "d", "0d", "", True):
+    for wrong in (0, -1.0, "9 weeks", "d", "0d", "", True, np.timedelta64(9, "D"), np.timedelta64(9, "ns")):
         with pytest.raises(ParameterError, match="half_life="):
             RGALS(K=2, half_life=wrong).fit(data)
     with pytest.raises(ParameterError, match="no times since 1970; give a number in their unit"):
