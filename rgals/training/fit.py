@@ -162,7 +162,7 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
 
 def _of_stores(model: Any, init: str) -> _Conflicts:
     """What needs all interactions of a store at once."""
-    why = "it needs all interactions in memory, and X is a store; {}, or fit X.matrix.load()"
+    why = "it needs all interactions in memory, and X is a store; {}, or fit X.sample(X.shape[0])"
     yield "solver", model.solver == "svd", why.format("set solver='auto'")
     yield "hard_negatives", model.hard_negatives is not None, why.format("leave them None")
     yield "device", is_cuda(model.device), why.format("set device='cpu'")

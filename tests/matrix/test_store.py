@@ -202,10 +202,16 @@ def test_what_holds_all_interactions_loads_a_store(shops):
     ],
 )
 def test_what_does_not_go_from_disk_is_refused_by_name(options, name, shops):
-    _, store = both(shops, False)
+    data, store = both(shops, False)
+    options = {"n_iter": 6, **options}  # hard negatives have a warmup
     with pytest.raises(ParameterError) as caught:
         fitted(store, **options)
     assert caught.value.name == name
+    if name != "half_life":  # the line that is right keeps the ids
+        assert "X is a store" in str(caught.value) and "fit X.sample(X.shape[0])" in str(caught.value)
+        made, other = fitted(store.sample(store.shape[0]), **options), fitted(data, **options)
+        check_equal(made, other)
+        assert made.fingerprint() == other.fingerprint()
 
 
 def test_memory_is_predicted_without_the_interactions_and_refused_with_both_numbers(shops, monkeypatch):
