@@ -85,8 +85,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
         if values.dtype.kind not in "iuf":
             found.append({"name": column, "categories": sorted({str(value) for value in values})})
             continue
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
+        for row in np.flatnonzero(~np.isfinite(values)):
             raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
         mean, scale = float(values.mean(dtype=float)), float(values.std(dtype=float)) or 1.0
         found.append({"name": column, "mean": mean, "scale": scale})
@@ -95,6 +94,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
 
 def _plain(column: Any) -> np.ndarray:
     """Objects as numbers, where all are, or as texts, as categories; missing ones are alike in all frames."""
+    column = getattr(column, "combine_chunks", lambda: column)()  # as in `number_column`
     values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
     if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # some may be missing
         return np.array([f"{value:.17g}" for value in values.tolist()], object)

@@ -49,7 +49,8 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
 
 def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
     """A column of values or splits as numbers."""
-    array = np.asarray(column)
+    # Of chunks of dictionaries arrow makes arrays in which the last entry stands for what is missing.
+    array = np.asarray(getattr(column, "combine_chunks", lambda: column)())
     if array.ndim != 1:
         raise ShapeError(f"the {role}s must have one dimension, not the shape {array.shape}")
     if array.dtype.kind in "biuf":

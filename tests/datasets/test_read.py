@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rgals.datasets import Interactions, read_interactions
+from rgals.datasets.features import read_features
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
 
 ENGINES = ("auto", "numpy", "python")
@@ -131,6 +132,23 @@ def test_bytes_of_frames_may_be_in_another_order():
     mine, other = read_interactions(big), read_interactions(frame)
     assert (mine.matrix != other.matrix).nnz == 0 and mine.timestamp.tolist() == other.timestamp.tolist()
     assert mine.user_ids.tolist() == [-1, 7] and mine.item_ids.tolist() == [3, 5]
+
+
+def test_what_is_missing_in_a_dictionary_of_arrow_is_missing(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for values in ([1, None, 2], [1.5, None, 2], ["1", None, "2.5"]):
+        parts = [pa.array(values).dictionary_encode(), pa.array(values[:1] + values[2:]).dictionary_encode()]
+        numbers = range(5)
+        table = pa.table({"user": numbers, "item": numbers, "rating": pa.chunked_array(parts)})
+        pq.write_table(table, tmp_path / "a.parquet")
+        for source in (table, tmp_path / "a.parquet"):
+            with pytest.raises(InputError, match="row 1: the value (is NaN|None is not a number)"):
+                read_interactions(source)
+        told = read_interactions(table.filter(table["rating"].is_valid())).matrix.data
+        assert told.tolist() == [float(values[0]), float(values[2])] * 2
+    column = pa.chunked_array([pa.array(["m", None, "f"]).dictionary_encode()])
+    encoding = read_features(pa.table({"sex": column}), 3, None, "user_features")[2]
+    assert encoding == [{"name": "sex", "categories": ["f", "m", "nan"]}]
 
 
 def test_polars_frames():
