@@ -3,8 +3,7 @@
 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
    disk one behind the other.
 2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
-   column, and goes to one of some buckets: consecutive rows that fit into memory. As it is known how often
-   every row came, buckets have their places in one file.
+   column, and goes to one of some buckets: consecutive rows that fit into memory.
 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
 4. The same again for the columns, of what was written.
 """
@@ -236,6 +235,7 @@ class _Buckets:
         of_row = (ends - counts) // some
         last = np.searchsorted(of_row, np.arange(of_row[-1] + 1), side="right")
         self._ends = last << self.bits
+        # How often every row comes is known before, so that every bucket has its place in the file.
         self._places = [0, *ends[last - 1].tolist()]
 
     def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:

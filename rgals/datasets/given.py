@@ -245,7 +245,9 @@ def _is_sparse(frame: Any) -> bool:
 def _matrix(frame: Any) -> Any:
     """The numbers of a frame whose columns are items."""
     if not hasattr(frame, "iloc"):
-        columns = [np.asarray(column_at(frame, k)) for k in range(frame.shape[1])]
+        found = (column_at(frame, k) for k in range(frame.shape[1]))
+        # As in `number_column`.
+        columns = [c.combine_chunks() if hasattr(c, "combine_chunks") else c for c in found]
         return np.reshape(columns, frame.shape[::-1]).T
     return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
 

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rgals import RGALS
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.features import read_features
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
@@ -146,6 +147,9 @@ def test_what_is_missing_in_a_dictionary_of_arrow_is_missing(tmp_path):
                 read_interactions(source)
         told = read_interactions(table.filter(table["rating"].is_valid())).matrix.data
         assert told.tolist() == [float(values[0]), float(values[2])] * 2
+    wide = pa.chunked_array([pa.array([1.0, None, 2.0]).dictionary_encode()])
+    with pytest.raises(InputError, match="NaN at row 1"):
+        RGALS(K=1, n_iter=1).fit(pa.table(dict.fromkeys("abcdef", wide)), columns="matrix")
     column = pa.chunked_array([pa.array(["m", None, "f"]).dictionary_encode()])
     encoding = read_features(pa.table({"sex": column}), 3, None, "user_features")[2]
     assert encoding == [{"name": "sex", "categories": ["f", "m", "nan"]}]
