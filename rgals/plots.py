@@ -329,7 +329,8 @@ def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray,
     users = np.flatnonzero(judged.seen.row_counts)
     if len(users) == 0:
         raise InputError("train: no user has an interaction; there is nothing to recommend from")
-    shown = np.zeros(n_items := judged.seen.n_cols, np.int64)
+    n_items = judged.seen.n_cols
+    shown = np.zeros(n_items, np.int64)
     for part in np.split(users, range(_BATCH, len(users), _BATCH)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)

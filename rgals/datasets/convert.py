@@ -243,11 +243,10 @@ class _Buckets:
         free, size = self._places[:-1], self.kind.itemsize
         with open(self.path, "wb") as file:
             for dealt, ends in read_ahead(map(self._in_order, read_ahead(parts))):
-                data = dealt.view(np.uint8).data
                 for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
                     if stop > start:
                         file.seek(size * free[k])
-                        file.write(data[size * start : size * stop])
+                        file.write(dealt[start:stop].view(np.uint8).data)
                         free[k] += stop - start
                 bar.update(len(dealt))
 
