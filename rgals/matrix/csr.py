@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,13 @@ class CSR:
         """Stored entries per row, int64."""
         return np.diff(self.indptr)
 
-    @property
+    @cached_property
     def col_counts(self) -> np.ndarray:
         """Stored entries per column, int64."""
         counts = np.zeros(self.n_cols, np.int64)
         for start in range(0, self.nnz, _CHUNK):
             counts += np.bincount(self.indices[start : start + _CHUNK], minlength=self.n_cols)
+        counts.flags.writeable = False  # kept, so that all see the same
         return counts
 
     @property
@@ -150,20 +152,19 @@ class CSR:
         return sums
 
     def transpose(self, *, give_back: bool = True) -> "CSR":
-        """The transposed matrix, in the same canonical form.
-
-        ``give_back=False`` keeps freed memory with the process, where it is soon used again.
-        """
-        # scipy's counting sort, which needs values; ones are a byte each.
+        """The transposed matrix, canonical; ``give_back=False`` keeps freed memory where it is used again."""
+        # scipy's counting sort, which needs values: ones are a byte each. Pointers as wide as indices save
+        # it a copy of these.
         values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
-        turned = sp.csr_array((values, self.indices, self.indptr), shape=self.shape).tocsc()
+        starts = self.indptr.astype(np.int32 if self.nnz < 2**31 else np.int64)
+        turned = sp.csr_array((values, self.indices, starts), shape=self.shape).tocsc()
         indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
         values, times = self.values if self.is_binary else turned.data, self.times
         del turned
         if times is not None:
-            times = sp.csr_array((times, self.indices, self.indptr), shape=self.shape).tocsc().data
+            times = sp.csr_array((times, self.indices, starts), shape=self.shape).tocsc().data
         if give_back and indices.nbytes > _KEPT:
-            give_back_freed()  # the ones, and a copy that scipy makes of the indices
+            give_back_freed()  # the ones
         return CSR(indptr, indices, values, self.n_rows, times)
 
     @property
