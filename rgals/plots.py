@@ -317,8 +317,8 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         ax.plot(interactions[full] / items[full], np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
-    ax.set(xscale="log", yscale="log")
-    ax.xaxis.set_major_formatter("{x:g}")
+    _scale_by(ax, ax.dataLim.intervalx)
+    ax.set_yscale("log", subs=range(2, 10))
     ax.yaxis.set_major_formatter("{x:g}")
     return legend(ax)
 
