@@ -22,10 +22,13 @@ def draw(result: Comparison) -> Any:
     left, right = map(axes, figure.subplots(1, 2, width_ratios=(3, 2)))
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
+    # To matplotlib dollars enclose a formula, and what begins with an underscore is in no legend.
+    names = (result.name, *color, *result.objectives)
+    text = {name: " " * name.startswith("_") + name.replace("$", r"\$") for name in names}
     for row in result.rows:
         style: dict[str, Any] = {"color": color[row.label], "linestyle": "-" if row.family == "ALS" else "--"}
         for k, curve in enumerate(row.curves):
-            style |= {"label": row.label if k == 0 else None, "marker": "." if len(curve) == 1 else None}
+            style |= {"label": None if k else text[row.label], "marker": "." if len(curve) == 1 else None}
             left.plot(*zip(*curve, strict=True), **style, linewidth=1.4)
     values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
@@ -34,17 +37,16 @@ def draw(result: Comparison) -> Any:
     left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")
-    left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
+    left.set_title("{}, K={K}, {machine[threads]} threads".format(text[result.name], **result.setting))
     legend(left, loc="lower right", frameon=True)
     for label, found in result.objectives.items():
         objective, other = np.asarray(found["objective"]), result.objectives[found.get("same_as", label)]
         floor = min(objective.min(), *other["objective"])
-        start = objective[0] - floor
-        gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
+        gap = (objective - floor) / ((objective[0] - floor) or np.inf)
         t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
         if "same_as" not in found:  # a run that found the limit itself says nothing near its end
             shown &= t <= (len(gap) + 1) // 2
-        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
+        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": text[label]}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
     right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
@@ -64,14 +66,13 @@ def page(result: Comparison, svg: str) -> str:
     """The report as one HTML page that loads nothing from elsewhere: ``page.html``, filled in."""
     setting, counts = result.setting, ("users", "items", "train", "validation", "test")
     words = setting | dict(zip(counts, map("{:,}".format, (*setting["shape"], *setting["interactions"]))))
-    words |= {"title": f"{result.name}: time to quality", "metric": result.metric.upper()}
+    words |= {"name": result.name, "metric": result.metric.upper(), "level": f"{LEVEL:.0%}"}
     words["machine"] = ", ".join(f"{k}: {v}" for k, v in setting["machine"].items())
-    words |= {"time_limit": f"{setting['time_limit']:g}", "level": f"{LEVEL:.0%}"}
-    words |= {"watched": f"{setting['validation_users']:,}", "compiling": f"{result.compile_seconds:.1f}"}
+    words |= {"time_limit": f"{setting['time_limit']:g}", "watched": f"{setting['validation_users']:,}"}
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
     got += "; other work on the machine, and parts on one thread, lower this."
-    words["share"] = got if shares else ""
+    words |= {"share": got if shares else "", "compiling": f"{result.compile_seconds:.1f}"}
     parts = {name: html.escape(str(word)) for name, word in words.items()}
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     parts["failures"] = "".join(f"<li>{html.escape(one)}</li>" for one in errors)

@@ -557,6 +557,18 @@ def test_to_frame_says_what_is_missing(split, monkeypatch):
         result.to_frame()
 
 
+def test_names_of_data_and_methods_are_drawn_and_printed_as_they_are(split, tmp_path):
+    """Two dollars enclose a formula of matplotlib, whose legends leave out what begins with an underscore."""
+    methods = {"_own": Popularity(), "5$ <b> $\\frac": EASE(), "als": RGALS(4, n_iter=3)}
+    effort = Effort(objective_iterations=8)
+    result = compare(split, methods, out=tmp_path, name=r"$\x$ & co", seeds=1, effort=effort, verbose=0)
+    ax = draw(result).axes[0]
+    drawn = [text.get_text().strip().replace(r"\$", "$") for text in ax.get_legend().get_texts()]
+    assert sorted(drawn) == sorted(methods) and r"\$\x\$ & co" in ax.get_title()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<b>" not in page and "5$ &lt;b&gt; $\\frac</td>" in page and "$\\x$ &amp; co: time" in page
+
+
 def test_the_recipe_makes_a_table_of_latex(split, tmp_path):
     """The lines of the docstring, on names that LaTeX would stumble over."""
     example = re.findall(r"^ +(?:>>>|\.\.\.) ?(.*)$", Comparison.to_frame.__doc__, re.MULTILINE)
