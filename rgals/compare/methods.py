@@ -250,7 +250,7 @@ def get_methods(given: Any) -> list[Method]:
     pairs = given.items() if isinstance(given, Mapping) else ((None, one) for one in given)
     found = [_method(one, name) for name, one in pairs]
     names = [method.name for method in found]
-    if not found or len(set(names)) != len(names):
-        words = "give at least one method, each once; a dict gives names: {'a': ..., 'b': ...}"
+    if not len(set(names)) == len({method.label for method in found}) == len(found) > 0:
+        words = "give at least one, each once, of its own label; a dict gives names: {'a': ..., 'b': ...}"
         raise ParameterError("methods", names, words)
     return found

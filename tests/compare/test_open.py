@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ import scipy.stats
 from instruments import comparing
 from instruments.comparing import Jitter, Neighbours, cosine
 
-from rgals import IALS, RGALS, RGALSCV, ValuesWarning
+from rgals import IALS, RG2, RGALS, RGALSCV, ValuesWarning
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
@@ -555,6 +556,16 @@ def test_to_frame_says_what_is_missing(split, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match="pip install pandas"):
         result.to_frame()
+
+
+def test_two_methods_of_one_label_are_refused(split):
+    """Nothing told their rows and curves apart, and one of them had no objective."""
+    for methods in (["rg2", RG2(alpha=0.3)], [METHODS["rg2"], replace(METHODS["rg2"], name="other")]):
+        with pytest.raises(ParameterError, match="its own label; a dict"):
+            compare(split, methods, **ONE)
+    effort = Effort(max_trials=0, objective_iterations=0)
+    result = compare(split, {"rg2": "rg2", "mine": RG2(alpha=0.3)}, K=2, **{**ONE, "effort": effort})
+    assert sorted(row.label for row in result.rows) == ["RG2 (ALS)", "mine"]
 
 
 def test_names_of_data_and_methods_are_drawn_and_printed_as_they_are(split, tmp_path):
