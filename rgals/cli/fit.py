@@ -10,6 +10,7 @@ from rgals.datasets import read_interactions
 from rgals.datasets.convert import MERGES, convert
 from rgals.estimator import RGALS
 from rgals.model_selection import PROTOCOLS, Search, split_interactions, tune
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
 
@@ -162,15 +163,14 @@ def run_tune(args: argparse.Namespace) -> None:
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
     shared.check_outputs((args.output, how.get("journal")), args.data)
-    space: dict[str, Any] = {}
+    check_int("show", args.show, 0)
+    space: dict[str, Any] = {} if args.K is None else {"K": _values(args.K)}
     for text in args.space:
-        name, equals, value = text.partition("=")
-        if not equals or not value:
-            raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
+        name, equals, value = map(str.strip, text.partition("="))
+        if not equals or not value or name in space:
+            raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE, each once")
         ends = tuple(map(shared.value_of, value.split(":")))  # of a range, where there are two
-        space[name.strip()] = ends if ":" in value else _values(value)
-    if args.K is not None:
-        space["K"] = _values(args.K)
+        space[name] = ends if ":" in value else _values(value)
     losses = [args.loss] if ":" in args.loss else [name.strip() for name in args.loss.split(",")]
     X = data = shared.read_data(args)
     if "protocol" not in how and data.split is not None:

@@ -657,3 +657,20 @@ def test_the_training_part_of_split_data_keeps_its_times(tmp_path):
     assert (
         main(["tune", path, "-o", out, "-K", "4", "--space", "half_life=30d,90d", "--budget", "2", "-q"]) == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-K", "4", "--space", "K=8"], "space='K=8'"),
+        (["--space", "reg=0.1", "--space", "reg = 0.2:1"], "space='reg = 0.2:1'"),
+        (["--space", "reg= "], "space='reg= '"),
+        (["--show", "-1"], "show=-1"),
+    ],
+)
+def test_what_tune_would_not_heed_is_refused_at_once(options, said, tmp_path, capsys):
+    """Of a parameter that was given twice the last was taken, without a word, and of K always that of -K."""
+    path, out = tmp_path / "data.npz", tmp_path / "model.npz"
+    make_implicit(60, 40, mean_interactions=12, random_state=0).save(path)
+    assert main(["tune", str(path), "-o", str(out), *options, "--budget", "1", "-q"]) == 1
+    assert said in capsys.readouterr().err and not out.exists()

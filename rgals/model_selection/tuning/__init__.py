@@ -114,7 +114,8 @@ class TuneResult:
 
     def table(self, n: int = 10) -> str:
         """The best ``n`` settings at full cost, as a Markdown table."""
-        top = min(max(row["level"] for row in self.trials), TOP)  # others were judged by other users
+        # Settings of other levels were judged by other users.
+        top, n = min(max(row["level"] for row in self.trials), TOP), check_int("n", n, 0)
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))
         lines = ["| " + " | ".join(["loss", self.metric, "seconds", *names]) + " |"]
