@@ -9,8 +9,8 @@ import numpy as np
 
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import Runner, unpacked
-from rgals.metrics.significance import METHODS as TESTS
-from rgals.metrics.significance import Against, against
+from rgals.metrics import significance
+from rgals.metrics._table import DISLIKES, parse
 from rgals.plots import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
@@ -114,7 +114,7 @@ class Comparison:
 
     def against(
         self, reference: str | None = None, metric: str | None = None, test: str = "t"
-    ) -> dict[str, Against]:
+    ) -> dict[str, significance.Against]:
         """Every method beside another one, on the same test users: paired tests, corrected by Holm's method.
 
         Parameters
@@ -138,13 +138,14 @@ class Comparison:
             No figures of users of such a method, or of the metric: coverage and gini have none.
         """
         metric = self.metric if metric is None else metric
-        figures = {row.method: row.users[metric] for row in self.rows if metric in row.users}
-        if not figures:
+        rows = [row for row in self.rows if metric in row.users]
+        if not rows:
             known = ", ".join(self.rows[0].users) or "none"
             raise ParameterError("metric", metric, f"metrics with figures of users are: {known}")
         if reference is None:
-            reference = max(figures, key=lambda name: float(np.nanmean(figures[name])))
-        return against(figures, reference, check_choice("test", test, TESTS))
+            reference = min(rows, key=lambda row: _worth(row, metric)).method
+        figures = {row.method: row.users[metric] for row in rows}
+        return significance.against(figures, reference, check_choice("test", test, significance.METHODS))
 
     def to_frame(
         self,
@@ -217,8 +218,7 @@ class Comparison:
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
         judged = reference is not None or any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}
-        none = Against(math.nan, math.nan, math.nan, math.nan)
-        lines = []
+        none, lines = significance.Against(math.nan, math.nan, math.nan, math.nan), []
         for place, row in enumerate(rows):
             line: dict[str, Any] = {"data": self.name, "method": row.method, "label": row.label}
             line |= {"family": row.family, "parameters": _tuned(row), "seeds": len(row.curves)}
@@ -278,8 +278,8 @@ class Comparisons(dict[str, Comparison]):
 
 def _worth(row: Row, metric: str) -> tuple[float, float]:
     """The best first, what failed last; where nothing was measured, by what tuning found."""
-    measured, tuned = row.test.get(metric, (math.nan, 0.0))[0], row.tuning["best"]
-    return tuple(math.inf if math.isnan(value) else -value for value in (measured, tuned))  # type: ignore[return-value]
+    measured = row.test.get(metric, (math.nan, 0.0))[0] * (-1 if parse(metric).needs == DISLIKES else 1)
+    return tuple(math.inf if math.isnan(value) else -value for value in (measured, row.tuning["best"]))  # type: ignore[return-value]
 
 
 def summarise(name: str, runner: Runner) -> Comparison:
@@ -379,8 +379,8 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
         line = [row.label, *(_with_spread(row.test.get(m)) for m in metrics), _with_spread(row.validation)]
         for took in (*(row.seconds_to[share] for share in SHARES), row.seconds):
             line.append(f"{took:.3g} s" if math.isfinite(took) else "-" if took != took else "not reached")
-        line.append(_figure(row.epochs, 0))
-        body.append([*line, "diverged" if row.errors and not row.curves else _tuned(row)])
+        failed = row.errors and not row.curves
+        body.append([*line, _figure(row.epochs, 0), "diverged" if failed else _tuned(row)])
     return header, body
 
 

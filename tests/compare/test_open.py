@@ -441,10 +441,27 @@ def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
             compare(split, Neighbours(), metric=wrong, **ONE)
 
 
-def test_a_metric_that_nobody_has_is_drawn_as_nothing(split):
-    """No test interaction is a dislike."""
-    result = compare(split, [Neighbours(), "popularity"], metric="dislike_rate@5", **ONE)
-    assert "DISLIKE_RATE@5" in result.text() and draw(result).axes[0].get_ylabel()
+def test_the_least_dislike_rate_is_the_best(rng):
+    """The largest was, and the others were tested against it; what is sorted by is better when larger."""
+    data = make_implicit(120, 80, mean_interactions=30, random_state=2).matrix.tocoo()
+    data.data[rng.random(data.nnz) < 0.3] = -1
+    place = rng.integers(0, 3, data.nnz)
+    parts = [
+        sp.csr_matrix((data.data[k], (data.row[k], data.col[k])), data.shape)
+        for k in place == [[0], [1], [2]]
+    ]
+    methods = {f"{K}": RGALS(K, IALS(dislikes=True), n_iter=5, random_state=0) for K in (2, 16)}
+    result = compare(Split(*parts), methods, metric="ndcg@10,dislike_rate@10", **ONE)
+    rates = {row.method: row.test["dislike_rate@10"][0] for row in result.rows}
+    assert len(set(rates.values())) == 2
+    frame, least = result.to_frame("dislike_rate@10"), min(rates, key=rates.get)
+    assert frame["method"].tolist() == sorted(rates, key=rates.get) and frame["best"].tolist() == [
+        True,
+        False,
+    ]
+    assert least not in result.against(metric="dislike_rate@10") and frame["difference"][1] > 0
+    with pytest.raises(ParameterError, match="better when larger"):
+        compare(Split(*parts), methods, metric="dislike_rate@10", **ONE)
 
 
 # Significance and order.
