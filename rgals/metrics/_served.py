@@ -164,9 +164,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         popular = seen.likes.col_counts[:, None] if own is None else state.popularity
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
-    prior = getattr(state, "priors", (None, None))[0]  # of users' features
-    if prior is not None:
-        nothing[:n_users] &= ~prior.described
+    if getattr(state, "priors", (None, None))[0] is not None:  # as `recommend` tells it, by users' features
+        nothing[:n_users] &= ~state.user_factors.any(axis=1)
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -205,6 +206,22 @@ def test_a_function_answers_for_its_cold_users():
     values, _ = evaluate(lambda users: popular[users], train, test, ("hit_rate@1", "auc"), per_user=True)
     assert values["hit_rate@1"].tolist() == [1, 1, 0] and values["auc"].tolist()[1:] == [1, 0.5]
     assert (values.n_users, values.n_cold) == (3, 2)
+
+
+@pytest.mark.parametrize("cold", ["empty", "popular"])
+def test_features_that_say_nothing_leave_a_user_cold(parts, cold):
+    """Their items were ranked by number, and `recommend` served nothing, or what is popular."""
+    train, test = parts
+    features = np.zeros((70, 2))
+    features[:65, 0] = features[65:, 1] = 1.0  # nobody with interactions has the second
+    model = RGALS(K=3, reg=0.1, dtype="float64", random_state=0).fit(train, user_features=features)
+    asked = np.arange(65, 70)
+    assert not model.user_factors_[asked].any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lists = model.recommend(asked, n=10, cold=cold)[0]
+    found = evaluate(model, train, test, users=asked, cold=cold)
+    assert found["ndcg@10"] == pytest.approx(by_hand(lists, test[asked])[0]) and found.n_cold == 5
 
 
 def test_unknown_users_are_cold_and_unknown_items_missed():
