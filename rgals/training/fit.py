@@ -217,12 +217,14 @@ def describe_fit(
 ) -> dict[str, Any]:
     """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
     hard = read_hard_negatives(model.hard_negatives)
+    begins = stages(model, hard)[0]
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         **({} if init == WARM else {"start": init}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
-        **({} if hard is None else {"hard_negatives": plain(hard.get_params())}),
+        # When they begin depends on whether n_iter is "auto".
+        **({} if hard is None else {"hard_negatives": plain(hard.get_params() | {"warmup": begins})}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
     }

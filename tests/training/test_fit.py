@@ -241,6 +241,14 @@ def test_a_fit_that_settled_goes_on_where_more_iterations_are_asked_for(X, tmp_p
     assert make().fit(X, checkpoint=tmp_path).n_iter_ == more  # it is there
 
 
+@pytest.mark.parametrize(("first", "then", "begins"), [("auto", 20, (4, 10)), (8, "auto", (10, 4))])
+def test_a_checkpoint_whose_hard_negatives_begin_elsewhere_is_refused(first, then, begins, X, tmp_path):
+    """With n_iter="auto" they begin later: a fit that went on was neither the one nor the other."""
+    make(n_iter=first, hard_negatives=1.0).fit(X, checkpoint=tmp_path, callbacks=stop_after(6))
+    with pytest.raises(CheckpointError, match="'warmup': {}, .* here and .*'warmup': {}".format(*begins)):
+        make(n_iter=then, hard_negatives=1.0).fit(X, checkpoint=tmp_path)
+
+
 @pytest.mark.parametrize(("one", "other"), [("random", "spectral"), ("spectral", "random")])
 def test_a_checkpoint_of_another_start_is_refused_and_auto_goes_on_from_any(one, other, X, tmp_path):
     make(init=one, n_iter=2).fit(X, checkpoint=tmp_path)
