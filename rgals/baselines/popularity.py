@@ -8,9 +8,10 @@ import numpy as np
 from rgals.baselines.base import Baseline
 from rgals.datasets.times import half_life_in
 from rgals.matrix.csr import CSR
+from rgals.matrix.entries import times_of
+from rgals.matrix.weighting import Weighting
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
-from rgals.runtime.errors import ParameterError
 
 
 @dataclass(eq=False, repr=False)
@@ -54,13 +55,11 @@ class Popularity(Baseline):
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
-        age = 1.0
+        age: Any = 1.0
         if self.half_life is not None:
             span = half_life_in(self.half_life, matrix.times)
-            if matrix.times is None:
-                advice = "give Interactions with timestamps, or half_life=None"
-                raise ParameterError("half_life", self.half_life, advice)
-            age = np.exp2((matrix.times - matrix.times.max()) / span)
+            newest = Weighting().halving(span, matrix).newest  # it checks the times
+            age = np.exp2((times_of(matrix) - newest) / span)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24

@@ -65,8 +65,12 @@ def test_times_of_a_table_belong_to_its_own_rows():
 
 def test_what_a_half_life_needs_is_said(data):
     for X in (data.matrix, Interactions(data.matrix, data.user_ids, data.item_ids)):
-        with pytest.raises(ParameterError, match="half_life=3 .*timestamps"):
+        with pytest.raises(ParameterError, match="half_life=3.* no times"):
             Popularity(half_life=3).fit(X)
+    for time in (np.nan, np.inf):
+        times = np.append(data.timestamp[1:].astype(float), time)
+        with pytest.raises(InputError, match="it must be finite"):
+            Popularity(half_life=3).fit(Interactions(data.matrix, data.user_ids, data.item_ids, times))
     for half_life in (0, -1.0, "week"):
         with pytest.raises(ParameterError, match="half_life="):
             Popularity(half_life=half_life).fit(data)
