@@ -58,8 +58,8 @@ class Popularity(Baseline):
         age: Any = 1.0
         if self.half_life is not None:
             span = half_life_in(self.half_life, matrix.times)
-            newest = Weighting().halving(span, matrix).newest  # it checks the times
-            age = np.exp2((times_of(matrix) - newest) / span)
+            # It checks the times, too.
+            age = np.exp2((times_of(matrix) - Weighting().halving(span, matrix).newest) / span)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24

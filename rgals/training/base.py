@@ -179,18 +179,14 @@ class Trained(FactorRanker):
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(given, weighted, labels, validation, seed, names, columns)
-        watch = Watch(callbacks, given, train, held_out)
+        known = Snapshot(np.empty((0, 0)), np.empty((0, 0)), train, priors=priors)
+        watch = Watch(callbacks, given, known, held_out)
         task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
         state, history, solver = given._train(task)
         for row in history:
             row.update(chosen)
         record = FitRecord(params, history, len(history), solver, names)
-        found: dict[str, Any] = {
-            "seen": matrix,
-            "user_ids": labels[0],
-            "item_ids": labels[1],
-            "record": record,
-        }
+        found: Any = {"seen": matrix, "user_ids": labels[0], "item_ids": labels[1], "record": record}
         # One assignment, so that neither a signal nor another thread sees half of it.
         self._snapshot = replace(state, weighting=weighting, encodings=encodings, **found)
         return self

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -100,14 +101,14 @@ class Watch:
     """Who watches a run: a metric of held-out interactions, early stopping by it, the caller's callbacks."""
 
     def __init__(
-        self, callbacks: Any = None, model: Any = None, train: Any = None, held_out: CSR | None = None
+        self, callbacks: Any = None, model: Any = None, known: Any = None, held_out: CSR | None = None
     ) -> None:
         several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
         self.callbacks: list[Callback] = [] if callbacks is None else several
         for callback in self.callbacks:
             if not callable(callback):
                 raise ParameterError("callbacks", callback, "give callables that take one argument")
-        self.model, self.train, self.held_out = model, train, held_out
+        self.model, self.known, self.held_out = model, known, held_out
         if held_out is not None:
             if parse(model.metric).needs == DISLIKES and model.early_stopping:
                 raise ParameterError("metric", model.metric, "give one that is better when larger: 'ndcg@10'")
@@ -118,10 +119,12 @@ class Watch:
 
     def __call__(self, now: Iteration) -> bool:
         """Measure, keep the best iterate, ask everybody; whether somebody ends the run."""
-        model, stop = self.model, False
+        model, known, stop = self.model, self.known, False
         if self.held_out is not None:
             started = time.perf_counter()
-            given = (now.user_factors, now.item_factors), self.train, self.held_out, model.metric
+            judged = copy(model)  # as it serves, also those of whom there are features alone
+            judged._snapshot = replace(known, user_factors=now.user_factors, item_factors=now.item_factors)
+            given = judged, known.seen, self.held_out, model.metric
             figures = evaluate(*given, users=self.users, n_jobs=model.n_jobs)
             now.record[model.metric] = float(figures[model.metric])
             now.record["evaluation_seconds"] = time.perf_counter() - started

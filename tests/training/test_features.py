@@ -419,3 +419,20 @@ def test_who_was_fitted_without_features_takes_none(X, features):
         RGALS(K=2).fit(X).transform(None)
     with pytest.raises(ShapeError, match="3 columns; those of the fit had 7"):
         RGALS(K=2).fit(X, **features).recommend_new(X, user_features=told[:, :3])
+
+
+def test_validation_judges_users_of_whom_there_are_features_alone(X, features):
+    """They counted as missed, also for early stopping, though the model serves them."""
+    train = sp.csr_array(X.multiply(np.arange(50)[:, None] < 30))
+    train.eliminate_zeros()
+    test = sp.csr_array(X.multiply(np.arange(50)[:, None] >= 30))
+    test.eliminate_zeros()
+    expected = []
+
+    def judge(now):
+        scores = now.user_factors @ now.item_factors.T
+        expected.append(evaluate(lambda users: scores[users], train, test)["ndcg@10"])
+
+    model = RGALS(K=3, reg=0.5, n_iter=3, dtype="float64", random_state=0)
+    model.fit(train, validation=test, callbacks=judge, **features)
+    assert [row["ndcg@10"] for row in model.history_] == pytest.approx(expected) and expected[-1] > 0
