@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import give_back_freed
 
 _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
