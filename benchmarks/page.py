@@ -36,7 +36,7 @@ PAGES += [ROOT / "docs" / f"{name}.md" for name in _WITH_TABLES]
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
 FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
-SHORT = ("popularity", "default RG2", "default iALS", "RG2", "iALS", "RGALSCV K=auto", "EASE")
+SHORT = ("popularity", "default RG2", "default iALS", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE")
 SHORT += ("implicit default", "implicit ALS")
 #: The tuned methods, as they were compared: what is significant was found among these.
 TUNED_METHODS = ("popularity", "RG2", "RGx", "RGx gramian", "iALS", "WRMF plain", "WRMF scaled")
@@ -150,7 +150,7 @@ def tables() -> dict[str, str]:
         "hard cost": cost,
         "losses kinds": kinds_of_losses(),
         "losses sets": "\n\n".join(
-            f"**{name}**\n\n{of_losses[name]}" for name in losses.SETS if name in of_losses
+            f"**{name}**\n\n{of_losses[name]}" for name in [*losses.SETS, "citeulike-a"] if name in of_losses
         ),
         "losses advice": of_losses["advice"],
         "losses claims": of_losses["claims"],
