@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Info, Proce
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rgals import RGALS, Positions, RgalsError, UnknownIdError
-from rgals.datasets import IdMap
+from rgals.datasets import IdMap, read_interactions
 
 MAX_N, MAX_IDS, MAX_BYTES = 1000, 10_000, 1 << 20
 PATHS = {"/recommend", "/similar", "/explain", "/health", "/metrics"}
@@ -79,6 +79,7 @@ class Loaded(NamedTuple):
     users: IdMap
     items: IdMap
     name: str
+    newest: float | None  # time of the last interaction, where these age
 
 
 def load(path: str) -> Loaded:
@@ -88,12 +89,21 @@ def load(path: str) -> Loaded:
         np.arange(len(factors)) if labels is None else labels
         for labels, factors in ((model.user_ids_, users), (model.item_ids_, items))
     )
-    loaded = Loaded(model, *map(IdMap, ids, ("user", "item")), model.fingerprint())
-    one = sp.csr_array(([1.0], ([0], [0])), shape=(1, len(items)))
-    model.recommend_new(one, n=1)  # compiles now what the first request would wait for
+    newest = None if model.half_life is None else model.seen_.times.max()
+    loaded = Loaded(model, *map(IdMap, ids, ("user", "item")), model.fingerprint(), newest)
+    model.recommend_new(history_of(loaded, [0]), n=1)  # compiles now what the first request would wait for
     model.similar_items(Positions(0), n=1)
     model.explain(Positions(0), Positions(0))
     return loaded
+
+
+def history_of(loaded: Loaded, columns: Any) -> Any:
+    """What somebody has; where interactions age, it is as new as the newest of the fit."""
+    n = len(columns)
+    ones, nobody = np.ones(n), np.zeros(n, int)
+    if n and loaded.newest is not None:
+        return read_interactions((nobody, loaded.items.labels[columns], ones, np.full(n, loaded.newest)))
+    return sp.csr_array((ones, (nobody, columns)), shape=(1, len(loaded.items)))
 
 
 def listed(loaded: Loaded, ids: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
@@ -213,10 +223,7 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
         if user >= 0:
             ids, scores = loaded.model.recommend(Positions(user), query.n, **options)
         elif query.history is not None or query.popular:
-            history = sp.csr_array(
-                (np.ones(len(row)), (np.zeros(len(row), int), row)), shape=(1, len(loaded.items))
-            )
-            ids, scores = loaded.model.recommend_new(history, query.n, **options)
+            ids, scores = loaded.model.recommend_new(history_of(loaded, row), query.n, **options)
         else:
             raise HTTPException(404, f"user {query.user!r} is not known; popular=true gives popular items")
         return Answer({"model": loaded.name, "items": listed(loaded, ids, scores)})
@@ -234,15 +241,8 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
         why = loaded.model.explain(Positions(user), Positions(item), query.n)
         past = listed(loaded, why.items, why.contributions)
         because = [{"item": part["item"], "contribution": part["score"]} for part in past]
-        return Answer(
-            {
-                "model": loaded.name,
-                "score": why.score,
-                "because": because,
-                "rest": why.rest,
-                "all_pairs": why.all_pairs,
-            }
-        )
+        rest = {name: getattr(why, name) for name in ("score", "rest", "all_pairs", "negatives", "features")}
+        return Answer({"model": loaded.name, "because": because, **rest})
 
     return app
 

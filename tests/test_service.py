@@ -21,6 +21,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS, Positions
+from rgals.datasets import read_interactions
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -111,7 +112,8 @@ def test_answers_are_those_of_the_library(service, models):
     answer = ask(port, "/explain", {"user": users[9].item(), "item": items[5].item(), "n": 3})[1]
     why = model.explain(Positions(9), Positions(5), 3)
     assert [x["item"] for x in answer["because"]] == items[why.items].tolist()
-    total = sum(x["contribution"] for x in answer["because"]) + answer["rest"] + answer["all_pairs"]
+    others = sum(answer[name] for name in ("rest", "all_pairs", "negatives", "features"))
+    total = sum(x["contribution"] for x in answer["because"]) + others
     assert total == pytest.approx(answer["score"], abs=1e-9)
     answer = ask(port, "/recommend", {"user": "stranger", "popular": True, "n": 3})[1]
     counts = np.bincount(model.seen_.indices, minlength=150)
@@ -119,6 +121,26 @@ def test_answers_are_those_of_the_library(service, models):
     # As many as there are where more are asked for.
     answer = ask(port, "/recommend", {"user": users[0].item(), "n": 1000})[1]
     assert len(answer["items"]) == 150 - len(model.seen_[[0]].indices)
+
+
+def test_a_model_whose_interactions_age_takes_histories(tmp_path):
+    """Its file was refused, as histories had no times: they are as new as the newest of the fit."""
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((60, 30)) < 0.3)
+    events = (users, [f"i{k:02d}" for k in items], np.ones(len(users)), rng.random(len(users)))
+    model = RGALS(K=4, half_life=1.0, random_state=0).fit(read_interactions(events))
+    model.save(tmp_path / "model.npz")
+    script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
+    spec = importlib.util.spec_from_file_location("service_example", script)
+    service = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(service)
+    loaded = service.load(tmp_path / "model.npz")
+    now = model.seen_.times.max()
+    expected = model.recommend_new(read_interactions(([0, 0], ["i03", "i05"], [1, 1], [now, now])), 4)
+    found = loaded.model.recommend_new(service.history_of(loaded, loaded.items.index(["i03", "i05"])), 4)
+    assert found[0].tolist() == expected[0].tolist()
+    np.testing.assert_allclose(found[1], expected[1])
+    assert loaded.model.recommend_new(service.history_of(loaded, []), 4)[0].shape == (1, 4)
 
 
 @pytest.mark.parametrize(
