@@ -137,11 +137,11 @@ PUBLISHED = {
 NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
 #: Of dot products, whose scores begin at 8 where factors are from N(0, 1).
 SMALL: tuple[dict[str, Any], ...] = ({}, {"init_scale": 0.1}, {"init_scale": 0.1, "weight_decay": 1e-5})
-#: CiteULike-a: AP, nDCG, RR, unnormalised RBP(.95) at NSR 1, from the result files of Li et al.
 LIST_METRICS = ("AP", "nDCG", "RR", "RBP.95")
+#: CiteULike-a at NSR 1, RBP not normalised: settings, and the figures of the result files of Li et al.
 LISTS = {
     "list RR": ({"loss": "list_rr"}, (0.592, 0.801, 0.785, 0.321)),
-    # Its gradient is 2^-(m - 1) of the others' where scores are equal, as they are at first.
+    # Where the scores of m positives are equal, as small factors make them, its gradient is of 2^-(m - 1).
     "list RR, factors of 0.1": (
         {"loss": "list_rr", "init_scale": 0.1, "lr": 0.1},
         (0.592, 0.801, 0.785, 0.321),
