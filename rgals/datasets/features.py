@@ -85,7 +85,8 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
         if values.dtype.kind not in "iuf":
             found.append({"name": column, "categories": sorted({str(value) for value in values})})
             continue
-        for row in np.flatnonzero(~np.isfinite(values)):
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
         mean, scale = float(values.mean(dtype=float)), float(values.std(dtype=float)) or 1.0
         found.append({"name": column, "mean": mean, "scale": scale})
