@@ -47,7 +47,7 @@ class Graphs(AbstractContextManager):
         self.client, self.iteration = client, None
         # Of the graph that is added to: the same key would be the same task to dask.
         self.name, self._tasks = uuid.uuid4().hex[:12], dict[str, tuple]()
-        self._futures: WeakSet[Any] = WeakSet()
+        self._futures, self._slow = WeakSet[Any](), False  # slow: a wait took longer than a look
 
     def __exit__(self, kind: Any, *raised: Any) -> None:
         """After an error, leave nothing running or waiting; a task that has begun ends with its block."""
@@ -55,7 +55,8 @@ class Graphs(AbstractContextManager):
         for future in [] if kind is None else list(self._futures):
             with suppress(Exception):
                 future.release()
-        gc.collect()  # waits that took long left futures in cycles with their frames: workers keep their data
+        if self._slow or kind is not None:  # futures are in cycles with frames, and workers keep their data
+            gc.collect()
         with suppress(Exception):
             if self.client.status == "running":
                 self.client.run(forget, wait=False)
@@ -103,6 +104,7 @@ class Graphs(AbstractContextManager):
             with suppress(TimeoutError):
                 distributed.wait(futures, timeout=_LOOK)
                 return
+            self._slow = True
             if (status := self.client.status) != "running":
                 raise RgalsError(f"the fit was lost: the scheduler is gone (the client is {status})")
             if self.client.scheduler_info(n_workers=1)["workers"]:

@@ -1,4 +1,8 @@
-"""DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
+"""DaskRGALS on real clusters: all kinds of input, the same bits, faults, refusals.
+
+What depends on processes (bits, paths, workers that die) has two of them; the rest two workers in this one,
+which start at once and cost a quarter.
+"""
 
 import copy
 import gc
@@ -34,15 +38,19 @@ SETTING = {"K": 16, "n_iter": 2, "random_state": 0, "values": "raw"}
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        yield cluster
+def client():
+    with distributed.Client(
+        processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def client(cluster):
-    with distributed.Client(cluster) as client:
-        yield client
+def processes(client):
+    """Made after the other, and named where it is used: the client that was made last is the default."""
+    two = distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with two as processes, client.as_current():
+        yield processes
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +105,9 @@ def test_dislikes(client, X):
     assert_close(fit(client, disliked, loss=loss), RGALS(**SETTING, loss=loss).fit(disliked))
 
 
-def test_the_bits_do_not_depend_on_the_workers(client, X):
+def test_the_bits_do_not_depend_on_the_workers(processes, X):
     """One worker of three threads, in this process, against two processes of one thread."""
-    found = fit(client, X, loss=RGX())
+    found = fit(processes, X, loss=RGX())
     with distributed.Client(
         processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None
     ) as one:
@@ -173,13 +181,13 @@ def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
     assert (model.seen_ != X).nnz == 0
 
 
-def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(client, tmp_path, monkeypatch):
+def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(processes, tmp_path, monkeypatch):
     """The user 7 of a file of numbers and the "7" beside texts are one, as if there were one file."""
     (tmp_path / "a.csv").write_text("user,item\n7,1\n8,2\n9,1\n")
     (tmp_path / "b.csv").write_text("user,item\n7,3\nx1,2\n8,1\n")
     (tmp_path / "c.csv").write_text("user,item,value\n9,1,0\n")
     monkeypatch.chdir(tmp_path)  # where no worker is
-    model = fit(client, ["a.csv", "b.csv", "c.csv"], K=2)
+    model = fit(processes, ["a.csv", "b.csv", "c.csv"], K=2)
     assert model.user_ids_.tolist() == ["7", "8", "9", "x1"] and model.item_ids_.tolist() == [1, 2, 3]
     assert model.seen_.toarray().tolist() == [[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0]]
 
@@ -248,15 +256,15 @@ def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame,
         lambda model: model.forget_users(["u003"]),
         lambda model: model.forget_items([7]),
     )
-    for i, update in enumerate(updates):
+    for update in updates:
         model, expected = update(fit(client, frame)), update(copy.copy(local))
         assert model.user_ids_.tolist() == expected.user_ids_.tolist()
         assert model.item_ids_.tolist() == expected.item_ids_.tolist()
         assert_close(model, expected)
         with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
             model.recommend_all(tmp_path)
-        model.fit(frame)
-        assert "u003" in model.user_ids_ and model.recommend_all(tmp_path / str(i)).users == 240
+    model.fit(frame)
+    assert 7 in model.item_ids_ and model.recommend_all(tmp_path / "lists").users == 240
     del model
     gc.collect()
     deadline = time.monotonic() + 30
@@ -317,16 +325,16 @@ def test_a_fit_goes_on_from_its_checkpoint(client, X, tmp_path):
         DaskRGALS(client=client, **{**SETTING, "n_blocks": 3, "n_iter": 3}).fit(X, checkpoint=tmp_path)
 
 
-def test_a_worker_that_dies_is_made_good(client, X):
-    whole = fit(client, X, n_iter=4)
+def test_a_worker_that_dies_is_made_good(processes, X):
+    whole = fit(processes, X, n_iter=4)
     killed = []
 
     def kill(now):
         if now.iteration == 2:
-            killed.append(sorted(client.run(os.getpid).values())[0])
+            killed.append(sorted(processes.run(os.getpid).values())[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    model = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, "n_iter": 4}).fit(X, callbacks=kill)
+    model = DaskRGALS(client=processes, **{**SETTING, "n_blocks": 4, "n_iter": 4}).fit(X, callbacks=kill)
     assert killed
     assert (model.user_factors_ == whole.user_factors_).all()
 
@@ -345,9 +353,10 @@ def test_ctrl_c_leaves_nothing_behind(client, X):
         time.sleep(0.05)
 
 
-def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch):
-    """Whatever Python's collector does: here every wait of the fit takes long."""
-    monkeypatch.setattr("rgals.cluster.graph._LOOK", 0.002)
+@pytest.mark.parametrize("look", [0.002, 60.0])
+def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch, look):
+    """Whatever Python's collector does, and whether every wait of the fit takes long, or none."""
+    monkeypatch.setattr("rgals.cluster.graph._LOOK", look)
     gc.disable()
     try:
         n_iter = fit(client, X).n_iter_
@@ -363,10 +372,10 @@ def _keys(dask_scheduler):
     return [str(key) for key in dask_scheduler.tasks]
 
 
-def test_a_block_that_kills_every_worker_is_named(client, X):
+def test_a_block_that_kills_every_worker_is_named(processes, X):
     from rgals.cluster.graph import Graphs
 
-    graphs = Graphs(client)
+    graphs = Graphs(processes)
     graphs.iteration = 3
     bad = graphs.one("users-17", os._exit, 1)
     with (
