@@ -61,18 +61,35 @@ SETS: dict[str, str] = {
     "amazon-book-kgat": _GIVEN,
     "amazon-movies-tv-10core": _GIVEN,
 }
+#: Other forms of these sources, and sets that no rule was fitted on: measured where ``--sets`` names them.
+FORMS: dict[str, str] = {
+    "ml-latest-small": _STARS,
+    "ml-100k-10core": _GIVEN,
+    "ml-1m-10core": _GIVEN,
+    "ml-1m-m2": _GIVEN,
+    "steam-200k-hours": _CORE,
+    "citeulike-t": _CORE,
+    "amazon-beauty-5core": _CORE,
+    "amazon-beauty-bert4rec": _CORE,
+    "amazon-sports-5core": _CORE,
+    "amazon-videogames-sasrec": _CORE,
+    "amazon-cds-m1": _GIVEN,
+    "amazon2014-5cat-10core": _GIVEN,
+    "douban-book-music": _GIVEN,
+    "taobao-ehcf-buy": _GIVEN,
+}
 SMALL = 60_000  # training interactions below which two validation splits are averaged
 
 
 def protocol_of(name: str) -> Protocol:
     """The protocol of a set; sets that are not listed use their own split."""
-    return PROTOCOLS[SETS.get(name, _GIVEN)]
+    return PROTOCOLS[(SETS | FORMS).get(name, _GIVEN)]
 
 
 def load(name: str, seed: int) -> tuple[Any, Any]:
     """Data of a set, and the parts of its protocol."""
     # Counts and hours become "had it or not"; stars are cut by the protocol.
-    data = read_interactions(DATA / f"{name}.npz", binarize=SETS.get(name) == _CORE)
+    data = read_interactions(DATA / f"{name}.npz", binarize=protocol_of(name) is PROTOCOLS[_CORE])
     return data, split_for_tuning(data, protocol_of(name), None, 1, 10_000, seed)
 
 
@@ -140,7 +157,7 @@ def measure(name: str, methods: list[str], args: argparse.Namespace, record: Jou
             "set": name,
             "method": method,
             "K": args.K if row.has_factors else None,
-            "protocol": SETS.get(name, _GIVEN),
+            "protocol": (SETS | FORMS).get(name, _GIVEN),
             "users": n_users,
             "items": n_items,
             "interactions": int(prepared.final.nnz),
@@ -241,9 +258,9 @@ def ladder(record: Journal) -> str:
 
 
 def names_of(record: Journal) -> list[str]:
-    """Sets with results, in the order of `SETS`."""
+    """Sets with results, in the order of `SETS`, then of `FORMS`."""
     present = {r["set"] for r in record.records.values() if "test" in r}
-    return [name for name in SETS if name in present] + sorted(present - set(SETS))
+    return [name for name in [*SETS, *FORMS] if name in present]
 
 
 def details(name: str, record: Journal) -> str:
