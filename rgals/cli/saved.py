@@ -112,7 +112,8 @@ def run_recommend(args: argparse.Namespace) -> None:
     """
     check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
-        shared.check_outputs([args.output], args.model, args.new_users, args.candidates, args.exclude)
+        inputs = args.model, args.new_users, args.users_from, args.candidates, args.exclude
+        shared.check_outputs([args.output], *inputs)
         choose_format(args.output)
     model = RGALS.load(args.model)
     items = model._state().items

@@ -120,16 +120,19 @@ def test_no_command_writes_over_what_it_reads_or_writes_else(folder, tmp_path, c
     read_interactions(folder / "ratings.csv").save(ratings)
     model.write_bytes((folder / "model.npz").read_bytes())
     (tmp_path / "link.npz").symlink_to(ratings)
-    before = ratings.read_bytes(), model.read_bytes()
+    (users := tmp_path / "users.csv").write_text(RGALS.load(model).user_ids_[0], encoding="utf-8")
+    before = ratings.read_bytes(), model.read_bytes(), users.read_bytes()
     for command in (
         ("fit", ratings, "-o", tmp_path / "link.npz"),
         ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", ratings),
         ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", tmp_path / "x.npz"),
         ("recommend", model, "-o", model),
+        ("recommend", model, "--users-from", users, "-o", users),
         ("tune", ratings, "-o", tmp_path / "x.npz", "--journal", ratings),
     ):
         assert "would replace another file" in error_of(capsys, *command)
-    assert before == (ratings.read_bytes(), model.read_bytes()) and not (tmp_path / "x.npz").exists()
+    assert before == (ratings.read_bytes(), model.read_bytes(), users.read_bytes())
+    assert not (tmp_path / "x.npz").exists()
 
 
 def test_hold_out_divides_the_data(folder):
