@@ -404,6 +404,23 @@ def test_demo_on_a_file(folder, capsys):
     assert err.startswith("rgals: warning: values look like ratings") and err.count("\n") == 1
 
 
+def test_demo_takes_options_that_its_first_small_fit_lacks_something_for(tmp_path, capsys):
+    data = make_implicit(60, 40, n_clusters=4, mean_interactions=12, random_state=1)
+    pairs, path = data.matrix.tocoo(), tmp_path / "rated.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = zip(*pairs.coords, strict=True)
+        table = [["user", "item", "rating", "time"], *([u, i, 1 + (u + i) % 5, 10 * u + i] for u, i in rows)]
+        csv.writer(file).writerows(table)
+    command = ["demo", "--data", str(path), "-q", "--K", "8", "--seed", "0", "--loss"]
+    for options in (
+        ["ials", "--half-life", "100"],
+        ["ials", "--hard-negatives", "1", "--n-iter", "6"],
+        ["ials:dislikes=true", "--dislike-below", "2"],
+    ):
+        assert main([*command, *options]) == 0, capsys.readouterr().err
+        assert re.search(r"^IALS .*0\.\d+$", capsys.readouterr().out, re.M)
+
+
 # --------------------------------------------------------------------------------------------- compare
 
 
