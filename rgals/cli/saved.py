@@ -9,6 +9,7 @@ from typing import Any
 from rgals.cli import _shared as shared
 from rgals.cli._options import Heading, arg, command, param, parameters
 from rgals.datasets import Interactions
+from rgals.datasets.given import Given
 from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
 from rgals.metrics import evaluate
@@ -60,7 +61,8 @@ def run_evaluate(args: argparse.Namespace) -> None:
     data = shared.read_data(args)
     if args.fold_in is not None:
         rows = shared.align(data, data.matrix, None, model._state().items)
-        shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
+        told = Given(rows, timestamp=getattr(rows, "times", None))
+        shown, truth = split_interactions(told, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         fixed, state, known = model._read_rows(shown)
         figures = evaluate(fixed._ranking(state, fixed._fold_in(state, known)), shown, truth, **how)
     else:
@@ -69,14 +71,13 @@ def run_evaluate(args: argparse.Namespace) -> None:
         if model.user_ids_ is None and model.item_ids_ is None:  # its rows and columns are the ids
             part = shared.align(data, truth, model._state().users, model._state().items)
         figures = evaluate(model, model.seen_, part, cold=args.cold, **how)
-    values = {name: float(figures[name]) for name in metrics}
     counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
     if args.json:
-        print(json.dumps({**counts, **values}))
+        print(json.dumps({**counts, **figures}))
         return
     text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
     shared.tell(args, f"{text}, {figures.n_cold:,} of whom the model knows nothing")
-    print(shared.table([[name, value] for name, value in values.items()], ["metric", "mean"]))
+    print(shared.table(list(figures.items()), ["metric", "mean"]))
 
 
 @command(

@@ -72,12 +72,11 @@ class Given:
 
     def where(self, matrix: sp.csr_array, mask: np.ndarray) -> Any:
         """Some entries of `csr`, in its shape; with ids and timestamps where there are some."""
-        part = entries(matrix, mask)
+        part, time = entries(matrix, mask), None if self.timestamp is None else self.timestamp[mask]
         if self.user_ids is None or self.item_ids is None:
-            return part
+            return part if time is None else TimedMatrix.of(part, time)
         from rgals.datasets.interactions import Interactions
 
-        time = None if self.timestamp is None else self.timestamp[mask]
         return Interactions(part, self.user_ids, self.item_ids, time)
 
     def take(self, matrix: sp.csr_array, users: np.ndarray, items: Any = slice(None)) -> Any:

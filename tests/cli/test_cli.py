@@ -241,6 +241,21 @@ def test_evaluate_folds_strangers_in(folder, tmp_path, capsys):
     assert figures["ndcg@10"] > 0.05
 
 
+def test_evaluate_folds_times_in(tmp_path, capsys):
+    """A model with a half-life weighs what is shown of its users by age; it was refused as without times."""
+    data = make_implicit(60, 40, n_clusters=4, mean_interactions=12, random_state=1)
+    times = np.random.default_rng(0).integers(0, 1000, data.nnz)
+    data = Interactions(data.matrix, data.user_ids, data.item_ids, times)
+    data.save(tmp_path / "data.npz")
+    model = RGALS(K=8, n_iter=4, half_life=100, random_state=0).fit(data)
+    model.save(tmp_path / "model.npz")
+    command = ["evaluate", tmp_path / "model.npz", tmp_path / "data.npz", "--fold-in", "0.3", "--json"]
+    assert main([*map(str, command)]) == 0
+    shown, hidden = split_interactions(data, (0.7, 0.3), random_state=0)
+    expected = evaluate((model.transform(shown), model.item_factors_), shown, hidden)
+    assert json.loads(capsys.readouterr().out)["ndcg@10"] == pytest.approx(expected["ndcg@10"], abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", [Popularity, EASE, SGDRanker], ids=lambda kind: kind.__name__)
 def test_evaluate_takes_a_model_of_any_kind(kind, folder, tmp_path, capsys):
     fitted = RGALS.load(folder / "model.npz")
