@@ -67,17 +67,21 @@ class Interactions:
     def __post_init__(self) -> None:
         if self.user_ids is None or self.item_ids is None:
             raise InputError("Interactions have ids of users and items; give a matrix without ids as it is")
-        if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
-            problem = f"there are {len(self.user_ids)} user ids and {len(self.item_ids)} item ids"
-            raise ShapeError(f"the matrix has shape {self.matrix.shape}, but {problem}")
         aligned = self.timestamp is not None or self.split is not None
-        if aligned and not (self.matrix.has_canonical_format and self.matrix.data.all()):
-            reason = "the matrix must have sorted rows, no duplicates and no stored zeros"
+        csr = getattr(self.matrix, "format", None) == "csr"
+        if not csr and not aligned:  # the entries of other formats have another order
+            object.__setattr__(self, "matrix", sp.csr_array(self.matrix))
+        if aligned and not (csr and self.matrix.has_canonical_format and self.matrix.data.all()):
+            reason = "the matrix must be CSR with sorted rows, no duplicates and no stored zeros"
             raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
-        for name in ("timestamp", "split"):
-            array = getattr(self, name)
-            if array is not None and array.shape != (self.matrix.nnz,):
-                raise ShapeError(f"{name} has shape {array.shape}; the matrix stores {self.nnz} entries")
+        sizes = *self.matrix.shape, self.nnz, self.nnz
+        for name, size in zip(("user_ids", "item_ids", "timestamp", "split"), sizes, strict=True):
+            # A Series would be asked by its index, not by places.
+            array = None if getattr(self, name) is None else np.asanyarray(getattr(self, name))
+            object.__setattr__(self, name, array)
+            if array is not None and array.shape != (size,):
+                stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
+                raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
 
     @property
     def n_users(self) -> int:
@@ -126,8 +130,7 @@ class Interactions:
 
     def _part(self, which: int) -> sp.csr_array:
         if self.split is None:
-            make = "make one with rgals.model_selection.split_interactions"
-            raise InputError(f"these data come without a split; {make}")
+            raise InputError("data without a split: make one with rgals.model_selection.split_interactions")
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":

@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from rgals.datasets.fetching import fetch
 from rgals.datasets.given import given
@@ -87,8 +86,7 @@ def prepare_paper(
     if check and size is not None and got != size:
         but = f"but Table 5 states {size}. Give check=False to use it all the same"
         raise InputError(f"{name}, prepared as in the paper, has users, items and interactions {got}, {but}")
-    ones = np.ones(data.nnz, np.float32)
-    matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)
+    matrix = data.matrix.astype(bool).astype(np.float32)
     part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))
     split = np.array([TRAIN, VALIDATION, TEST], np.int8)[part]
     return Interactions(matrix, data.user_ids, data.item_ids, data.timestamp, split)

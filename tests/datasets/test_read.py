@@ -573,15 +573,39 @@ def test_take_keeps_ids_and_times_together():
 
 def test_interactions_refuse_arrays_that_do_not_belong_together():
     X = sp.csr_array(np.array([[1.0, 2.0]], np.float32))
-    with pytest.raises(InputError, match="1 user ids|2 user ids"):
+    with pytest.raises(InputError, match=r"user_ids has shape \(2,\).*which takes 1"):
         Interactions(X, np.arange(2), np.arange(2))
     with pytest.raises(InputError, match=r"timestamp has shape \(1,\); the matrix stores 2"):
         Interactions(X, np.arange(1), np.arange(2), timestamp=np.zeros(1))
+    with pytest.raises(InputError, match="must be CSR"):
+        Interactions(X.tocsc(), np.arange(1), np.arange(2), timestamp=np.zeros(2))
     unsorted = sp.csr_array((np.ones(2, np.float32), [1, 0], [0, 2]), shape=(1, 2))
     with pytest.raises(InputError, match="sorted rows"):
         Interactions(unsorted, np.arange(1), np.arange(2), timestamp=np.zeros(2))
     with pytest.raises(InputError, match="without a split"):
         _ = Interactions(X, np.arange(1), np.arange(2)).test
+
+
+@pytest.mark.parametrize(
+    "form", [sp.csc_array, sp.coo_array, sp.csr_array.toarray], ids=lambda form: form.__name__
+)
+def test_interactions_take_matrices_of_any_format(form, tmp_path):
+    """Of CSC, rows and what `save` wrote were those of the transpose."""
+    dense = np.array([[1, 2, 0], [0, 3, 4], [5, 0, 6]], np.float32)
+    data = Interactions(form(sp.csr_array(dense)), ["a", "b", "c"], ["x", "y", "z"])
+    np.testing.assert_array_equal(data[[0, 2]].matrix.toarray(), dense[[0, 2]])
+    data.save(tmp_path / "data.npz")
+    np.testing.assert_array_equal(read_interactions(tmp_path / "data.npz").matrix.toarray(), dense)
+
+
+def test_interactions_take_columns_of_a_frame_by_place():
+    """A Series with another index gave rows the ids, and entries the times, of others."""
+    pandas = pytest.importorskip("pandas")
+    X = sp.csr_array(np.array([[1, 2], [0, 3]], np.float32))
+    ids = pandas.Series(["a", "b"], index=[1, 0])
+    data = Interactions(X, ids, ids, pandas.Series([5, 6, 7], index=[2, 1, 0]))
+    assert data[[0, 1]].user_ids.tolist() == ["a", "b"] and data[[0, 1]].timestamp.tolist() == [5, 6, 7]
+    assert data.replace(timestamp=[8, 9, 10])[[1]].timestamp.tolist() == [10]
 
 
 # ------------------------------------------------------------------------ one behaviour of all engines
