@@ -37,13 +37,13 @@ class Core(NamedTuple):
     items: np.ndarray
 
 
-def check_core(k: Any) -> tuple[int, int]:
+def check_core(k: Any, name: str = "k") -> tuple[int, int]:
     """The two minimum degrees, of users and of items."""
     if isinstance(k, tuple | list):
         if len(k) != 2:
-            raise ParameterError("k", k, "give one integer, or two: for users and for items")
-        return check_int("k", k[0], 0), check_int("k", k[1], 0)
-    return (check_int("k", k, 0),) * 2
+            raise ParameterError(name, k, "give one integer, or two: for users and for items")
+        return check_int(name, k[0], 0), check_int(name, k[1], 0)
+    return (check_int(name, k, 0),) * 2
 
 
 def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
@@ -192,7 +192,7 @@ class Protocol:
         if self.min_value is not None:
             check_real("min_value", self.min_value)
         if self.core is not None:
-            both = check_core(self.core)
+            both = check_core(self.core, "core")
             object.__setattr__(self, "core", both if isinstance(self.core, list | tuple) else both[0])
         RANGES["float in (0, 1)"]("fold_in", self.fold_in)
         check_real("validation", self.validation, 0.0, 0.9)
@@ -280,10 +280,10 @@ class Protocol:
         elif self.split == "temporal":
             shares = np.minimum(np.cumsum(self.ratios[:2]), 1.0)
             cuts = np.quantile(np.asarray(marks), shares.tolist(), method="higher")
-            if all(self.ratios[1:]) and not cuts[0] < cuts[1]:
-                raise InputError("too many interactions share one timestamp for a split by time")
             later = np.searchsorted(cuts, marks, side="right")  # the last entry lies behind all cuts
             later = np.minimum(later, np.flatnonzero(self.ratios)[-1])
+            if later.all() or (all(self.ratios[1:]) and not cuts[0] < cuts[1]):
+                raise InputError("too many interactions share one timestamp for a split by time")
             train, validation, test = (entries(matrix, later == k) for k in range(3))
         else:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
