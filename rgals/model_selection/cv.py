@@ -111,7 +111,7 @@ class RGALSCV(RGALS):
     >>> from rgals import RGALSCV
     >>> from rgals.datasets import make_implicit
     >>> X = make_implicit(200, 100, random_state=0).matrix
-    >>> model = RGALSCV(K=8, budget=2, random_state=0).fit(X)
+    >>> model = RGALSCV(K=8, budget=1, random_state=0).fit(X)
     >>> sorted(model.best_params_)
     ['K', 'loss', 'n_iter', 'readout_exponent', 'reg', 'reg_exponent', 'values']
     >>> ids, scores = model.recommend([0, 1], n=5)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -584,26 +585,36 @@ def test_a_closed_pipe_is_no_traceback(folder):
     assert "Exception ignored" not in err
 
 
+EACH = """
+import os, sys
+from rgals.cli import main
+folder, out = sys.argv[1:]
+for words in (f"recommend {folder}/model.npz -n 1", f"fit {folder}/ratings.csv -o {out} --K 2"):
+    if (child := os.fork()) == 0:  # which starts with the streams as they are
+        sys.exit(main(words.split()))
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes the streams")
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_stream_is_no_traceback(closed, folder, tmp_path):
     """Daemons close them; what is for one stream must not go to the other."""
-    for words in (f"recommend {folder}/model.npz -n 1", f"fit {folder}/ratings.csv -o {tmp_path}/m --K 2"):
-        command = f"{sys.executable} -m rgals {words} {closed}"
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and "Traceback" not in done.stderr
-        assert all(len(row) == 4 for row in csv.reader(done.stdout.splitlines()))
+    command = shlex.join([sys.executable, "-c", EACH, os.fspath(folder), os.fspath(tmp_path / "m")])
+    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    rows = list(csv.reader(done.stdout.splitlines()))
+    assert all(len(row) == 4 for row in rows) and len(rows) == (121 if closed == "2>&-" else 0)
     assert RGALS.load(tmp_path / "m").user_factors_.shape == (120, 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_a_name_that_is_no_text_is_printed(folder, tmp_path):
+def test_a_name_that_is_no_text_is_printed(folder, tmp_path, capfdbinary):
     path = os.fsencode(tmp_path) + b"/r\xff.csv"
     with open(path, "wb") as file:
         file.write((folder / "ratings.csv").read_bytes())
-    command = [sys.executable, "-m", "rgals", "demo", "--data", path, "--loss", "ials", *FAST, "-q"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 0 and b"r\\udcff.csv: 120 users" in done.stdout
+    assert main(["demo", "--data", os.fsdecode(path), "--loss", "ials", *FAST, "-q"]) == 0
+    assert b"r\\udcff.csv: 120 users" in capfdbinary.readouterr().out
 
 
 def test_ids_that_csv_cannot_hold_are_refused(tmp_path, capsys):

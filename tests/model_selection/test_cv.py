@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -288,7 +287,8 @@ def test_a_larger_k_takes_no_more_iterations_than_were_best(data):
 
 
 def test_k_is_doubled_while_that_pays(data):
-    model = RGALSCV(K=[2, 4, 8, 16], budget=0.25, n_iter=3, n_splits=1, min_gain=0.3, random_state=0).fit(data)
+    options = {"n_splits": 1, "min_gain": 0.3, "random_state": 0}
+    model = RGALSCV(K=[2, 4, 8, 16], budget=0.25, n_iter=3, **options).fit(data)
     tried = sorted(set(model.cv_results_["param_K"][model.cv_results_["level"] >= TOP]))
     assert tried[: len(tried)] == [2, 4, 8, 16][: len(tried)] and model.best_params_["K"] in tried
     assert len(tried) < 4 or model.best_params_["K"] >= 8
@@ -545,7 +545,7 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
     several = [IALS(dislikes=True), WRMF(dislikes=True)]
     found = RGALSCV(loss=several, **SHORT).fit(X)
     assert found.loss_.dislikes and found.seen_.min() == -1
-    more = RGALSCV(loss=IALS(dislikes=True), **OPTIONS).fit(X)  # enough for hard negatives, as the next line says
+    more = RGALSCV(loss=IALS(dislikes=True), **OPTIONS).fit(X)  # enough for hard negatives
     assert more.loss_.dislikes and "param_hard_negatives" not in more.cv_results_
     assert "param_hard_negatives" in RGALSCV(loss=IALS(), **OPTIONS).fit(data).cv_results_
     with pytest.raises(ParameterError, match="space=.*they go with no dislikes"):
