@@ -5,6 +5,7 @@ import asyncio
 import http.client
 import importlib.util
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -418,11 +419,14 @@ def test_a_file_whose_permissions_are_put_right_is_looked_at_again(tmp_path):
     assert example.stamp(path) != before
 
 
-def test_without_a_model_the_service_says_so_in_a_line(tmp_path):
-    script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
-    command = [sys.executable, script, tmp_path / "absent.npz"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "absent.npz" in done.stderr
+def test_without_a_model_the_service_says_so_in_a_line(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("service_example", bench.SERVICE)
+    spec.loader.exec_module(example := importlib.util.module_from_spec(spec))
+    monkeypatch.setattr(sys, "argv", [os.fspath(bench.SERVICE), os.fspath(tmp_path / "absent.npz")])
+    with pytest.raises(SystemExit) as ended:
+        example.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and said.count("\n") == 1 and "absent.npz" in said
 
 
 def test_a_client_that_hangs_up_hurts_nobody(service, models):

@@ -244,7 +244,7 @@ def test_numbers_of_numpys_types_are_numbers(split):
     assert found.setting["K"] == 4 and found.rows[0].params["k"] in ladders["k"]
 
 
-def test_a_folder_takes_nothing_that_was_found_on_other_ladders(split, tmp_path):
+def test_a_folder_takes_nothing_that_was_found_on_other_ladders(split, tmp_path, undrawn):
     first = compare(split, {"e": (EASE(), {"reg": [1, 10]})}, out=tmp_path, **ONE).rows[0]
     other = compare(split, {"e": (EASE(), {"reg": [100, 1000]})}, out=tmp_path, **ONE).rows[0]
     assert first.params["reg"] in (1, 10) and other.params["reg"] in (100, 1000)
