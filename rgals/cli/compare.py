@@ -61,11 +61,7 @@ _WATCHED = ("rg2", "rgx", "wrmf_plain")  # by ALS; RG2 is followed by gradient d
     param(prepare, "core N", "keep users and items with N or more of each other", int),
     param(prepare, "random_state N", "of the split"),
     *shared.EFFORT,
-    arg(
-        "--tune-only",
-        "find parameters and stop; the same command without this does the timed runs, for which the machine "
-        "should be at rest",
-    ),
+    arg("--tune-only", "find parameters and stop; without this, the same command goes on with timed runs"),
     *shared.READING,
 )
 def run_compare(args: argparse.Namespace) -> None:

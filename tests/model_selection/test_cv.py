@@ -34,8 +34,8 @@ from rgals import (
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions, tune
-from rgals.model_selection.tuning import engine, halving
+from rgals.model_selection import Search, split_interactions, tune
+from rgals.model_selection.tuning import engine, halving, space
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning import trials as judging
 from rgals.model_selection.tuning.halving import TOP, Trial
@@ -199,7 +199,7 @@ class Measured:
 
     def __init__(self, fresh):
         self.fresh, self.name, self.loss = fresh, "rg2", RG2()
-        self.space = type("Space", (), {"readouts": (0.0, 0.1)})()
+        self.space = type("Space", (), {"readouts": (0.0, 0.1), "ladder": (4,)})()
         self.prepared = type("Prepared", (), {"whole": None, "others": ["one"]})()
 
     def confirmed(self, trial):
@@ -227,7 +227,7 @@ def test_the_rule_is_left_for_a_gain_that_other_hidden_parts_confirm(gain, fresh
         Trial({"K": 4, "reg": reg}, TOP, users.mean(), taken, users, plain)
         for reg, users, plain in ((1, rule_users, rule_users), (2, better, None))
     ]
-    choice = engine._choose(Measured(fresh), found, 0.0)
+    choice = engine._choose(Measured(fresh), found, 0.0, 3)
     assert choice.params["reg"] == chosen
     assert choice.params["n_iter"] == (8 if chosen == 2 else 16)
 
@@ -315,6 +315,43 @@ def test_at_the_k_that_was_climbed_to_one_parameter_moves_at_a_time(data, monkey
         searched = ("alpha", "reg", "user_exponent", "item_exponent")
         assert here["K"] == 8 and 1 in [sum(here[n] != p[n] for n in searched) for p in earlier]
     assert 0.3 * 0.2 < found["cost"][moved].sum() <= 0.4 * 0.2, "as far as its share goes"
+
+
+@pytest.mark.parametrize("K", [8, [8, 16]])
+def test_where_k_is_large_the_search_begins_with_a_quarter_of_it(data, monkeypatch, K):
+    monkeypatch.setattr(space, "LEAD", 8)
+    losses = {"loss": ["rg2", "ials"], "n_iter": 4, "n_splits": 1, "min_gain": 0.0, "random_state": 0}
+    model = RGALSCV(K, budget=(budget := 3), **losses).fit(data)
+    found = model.cv_results_
+    full, n = found["level"] == TOP, found["param_K"].astype(int)
+    first = found["param_loss"] == "rg2"
+    assert set(n) == {2, 8} | ({16} if K != 8 else set())
+    assert (n[~full] == 2).all() and n[full & first][0] == 2 and n[full & first][-1] >= 8
+    assert model.best_params_["K"] >= 8 and (model.best_params_["K"] == 8 or K != 8)
+    # The rule is among what was tried with 8, and costs are in fits with as many.
+    train = split_for_tuning(data.matrix, None, None, 1, 10_000, 0).splits[0].train
+    alphas = found["param_alpha"][full & first & (n == 8)].astype(float)
+    assert len(alphas) > 1 and np.isclose(alphas, rule(RG2(), train, 8)["alpha"], rtol=1e-3).any()
+    assert found["cost"][n <= 8].sum() + 1 <= budget + 1e-9
+
+
+def test_the_k_that_was_asked_for_is_taken_or_refused(data, monkeypatch):
+    monkeypatch.setattr(space, "LEAD", 8)
+    fit = RGALS.fit
+
+    def full(self, *args, **options):
+        if self.K > 4:
+            raise InsufficientMemoryError("K=8 needs a palace")
+        return fit(self, *args, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(InsufficientMemoryError, match="palace"):
+        patch.setattr(RGALS, "fit", full)
+        RGALSCV(K=8, budget=1, n_iter=3, n_splits=1, random_state=0).fit(data)
+    clock = iter([*np.zeros(6), *np.full(1000, 1e9)])  # the time is over before a fit with all factors
+    monkeypatch.setattr(judging.time, "monotonic", lambda: next(clock))
+    limited = tune("rg2", data, {"K": 8}, budget=2, search=Search(n_iter=3, time_limit=1.0))
+    assert not limited.finished and limited.params["K"] == limited.model.K == 8
+    assert {row["params"]["K"] for row in limited.trials} == {2}
 
 
 def test_a_k_that_does_not_fit_ends_the_ladder(data, monkeypatch):

@@ -155,8 +155,8 @@ def tune(
     from the factors of one in the middle. Full ones are judged after an eighth, a quarter, a half and all
     of their iterations, and at the best of these with several exponents of the read-out. The middle is left
     only for a gain beyond the standard error of the users' differences. Where K is a list, larger values
-    follow, with a fifth of the budget each, as long as each improves the metric by ``search.min_gain``; at
-    the one that is taken, one parameter of the best setting after the other is moved while that pays.
+    follow, a fifth of the budget each, as long as each gains ``search.min_gain``; at the one that is taken,
+    one parameter after the other is moved while that pays. From K=256 on, all begins with a quarter of it.
 
     Parameters
     ----------

@@ -117,45 +117,48 @@ def find(
         for measure in measures:
             space, trials = measure.space, list[Trial]()
             proposer = halving.GaussianProcess(space, seed)
-            own = max(share - measure.spare(), 0.5 * share)
+            own = 0.5 * share if space.lead else max(share - measure.spare(), 0.5 * share)
             options = {"min_gain": min_gain, "climb": SHARE * budget / len(losses)}
             try:
                 search(space, measure, own, proposer, measure.cost, **options, trials=trials)
             except OutOfTimeError:
                 finished = False
             if trials:
-                found.append((_choose(measure, trials, min_gain), trials))
+                found.append((_choose(measure, trials, min_gain, 0 if space.lead else CONFIRMED), trials))
         if not found:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         best, trials = max(found, key=lambda pair: (pair[0].trial.level, pair[0].judged.figure))
-        first_K, left = best.measure.space.ladder[0], SHARE * budget
-        if best.trial.params["K"] != first_K:
-            trials += polish(best.measure, best_trial(trials, min_gain), POLISH * budget)
-            best = _choose(best.measure, trials, min_gain)
-        else:
-            spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
-            left = budget - 1.0 - for_ages - spent
+        measure, least = best.measure, best.measure.space.ladder[0]
+        climbed = best.trial.params["K"] != least
+        spent = sum(row["cost"] for row in rows if row["params"]["K"] <= least)
+        left = budget - 1.0 - for_ages - spent
+        if climbed or measure.space.lead:
+            share, several = POLISH * budget, CONFIRMED
+            if not climbed:  # all of the search so far is of this budget, which has the best confirmed, too
+                share, several = left - kept - 2 * measure.confirmation(), 1
+            trials += polish(measure, best_trial(trials, min_gain, least), share)
+            best, left = _choose(measure, trials, min_gain, several), SHARE * budget if climbed else kept
         hardened = try_weights(best, left)
         best = best if hardened is None else replace(best, judged=hardened)
         best = replace(best, half_life=try_half_lives(best, for_ages))
-    rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle is not None), 0.0)
+    rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
     return replace(best, gain=gain, finished=finished, rows=rows)
 
 
-def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
+def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several: int) -> Choice:
     """The best setting; the middle of the space where that is no worse than noise can tell."""
     # The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts
     # that did not choose them, and the middle is left for what is better there by more than the standard
-    # error.
-    best = best_trial(trials, min_gain)
+    # error. Where none is confirmed, the best stays for the time being.
+    best = best_trial(trials, min_gain, measure.space.ladder[0])
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.plain is not None), None)
     last = measure.stops(best.params)[-1]  # the same for all settings of a K
     plain = {"n_iter": last, "readout_exponent": min(measure.space.readouts, key=abs)}
-    if middle is None:
+    if middle is None or not several:
         return Choice(measure, best, best if best.level == TOP else replace(best, taken=plain))
-    first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:CONFIRMED]
+    first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:several]
     confirmed = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
     trial, judged = replace(middle, users=middle.plain), confirmed[0][1]
     reference = judged.plain

@@ -89,7 +89,8 @@ def search(
     # the middle of the space; then refinement in full. `budget` is in fits at full cost with the first K of
     # the ladder; a larger K has `climb`, in fits with that K (default: a fifth of the budget), and must gain
     # `min_gain`, relatively. `trials` is filled as the search goes on, so that what was found before
-    # `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder.
+    # `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder. All of this is done with
+    # the K that leads, where there is one, and the first of the ladder is then climbed to whatever it gains.
     done: list[Trial] = [] if trials is None else trials
     spent = 0.0
 
@@ -102,7 +103,7 @@ def search(
         spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
 
-    K = space.ladder[0]
+    K, *above = *space.lead, *space.ladder
     middle = space.middle
     if not space.dimensions:
         run(np.empty(0), TOP, K)
@@ -127,13 +128,15 @@ def search(
             if spent + cost(K, TOP, None) <= budget + 1e-9:
                 run(proposer.refine(done, K, TOP), TOP, K)
     best = best_trial(done, min_gain)
-    for larger in space.ladder[1:]:
+    for larger in above:
         # Where so many iterations were best, more are not with more factors.
         n_iter = best.taken.get("n_iter")
         enough = {} if n_iter is None else {"n_iter": n_iter}
         try:
             run(space.point(best.params), TOP, larger, **enough)
         except InsufficientMemoryError as error:
+            if larger == space.ladder[0]:
+                raise
             warn(f"K={larger} does not fit, so that the search ends below: {error}")
             break
         if space.dimensions:
@@ -141,7 +144,7 @@ def search(
             fits = int((SHARE * budget if climb is None else climb) / cost(larger, TOP, n_iter))
             for _ in range(fits - sum(t.params["K"] == larger for t in done)):
                 run(proposer.refine(done, larger, TOP), TOP, larger, **enough)
-        found = best_trial(done, min_gain)
+        found = best_trial(done, min_gain, space.ladder[0])
         if found.params["K"] != larger:
             break
         best = found
@@ -158,10 +161,11 @@ def _apart_first(ranked: list[np.ndarray]) -> list[np.ndarray]:
     return first + rest
 
 
-def best_trial(trials: list[Trial], min_gain: float = 0.0) -> Trial:
-    """The best of the costliest level; a larger K must be better by ``min_gain``, relatively."""
+def best_trial(trials: list[Trial], min_gain: float = 0.0, least: int = 0) -> Trial:
+    """The best of the costliest level with at least so many factors; a larger K must gain ``min_gain``."""
     level = max(t.level for t in trials)
     full = [t for t in trials if t.level == level]
+    full = [t for t in full if t.params["K"] >= least] or full
     ladder = sorted({t.params["K"] for t in full})
     best = (max((t for t in full if t.params["K"] == K), key=lambda t: t.figure) for K in ladder)
     return reduce(lambda a, b: b if b.figure > a.figure + min_gain * abs(a.figure) else a, best)

@@ -199,7 +199,7 @@ class Measurement:
         for split, n, m in zip(splits, n_iter, looks, strict=True):
             total += fit_cost(split.train, width, n, weight)
             total += m * judge_cost(len(split.users), split.train.n_cols, width)
-        return total / self.prepared.default_cost(K, self.common["n_iter"])
+        return total / self.prepared.default_cost(max(K, self.space.ladder[0]), self.common["n_iter"])
 
     def hard_cost(self, params: Mapping[str, Any], splits: list[Fold]) -> float:
         """Of a setting with hard negatives: a look, and one with its read-out."""
@@ -211,12 +211,14 @@ class Measurement:
         fit = fit_cost(self.prepared.whole, K, params["n_iter"], params["hard_negatives"])
         return max(fit / self.prepared.default_cost(K, self.common["n_iter"]) - 1.0, 0.0)
 
+    def confirmation(self) -> float:
+        """Of confirming a setting: a look or two, but for the middle."""
+        return self.price(self.prepared.others, self.space.ladder[0], self.iterations[-1], 2)
+
     def spare(self) -> float:
         """Of what a search does beside its trials: the fits that cheap ones start from, and what confirms."""
-        # A look or two, but for the middle.
-        K = self.space.ladder[0]
-        again = self.price(self.prepared.others, K, self.iterations[-1], 2)
-        return (1 + CONFIRMED) * again + self.price(self.prepared.cheap, K, _WARM, 0, size(0, K, 1)[0])
+        K, n = self.space.ladder[0], 1 + CONFIRMED
+        return n * self.confirmation() + self.price(self.prepared.cheap, K, _WARM, 0, size(0, K, 1)[0])
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
@@ -323,8 +325,8 @@ class Choice:
     @property
     def params(self) -> dict[str, Any]:
         """As a fit of everything takes them; see `of_estimator`."""
-        asked = self.judged.params
-        settled = self.measure.settings(asked, self.measure.prepared.whole, asked["K"])
+        asked, least = self.judged.params, self.measure.space.ladder[0]  # fewer: the time was over before
+        settled = self.measure.settings(asked, self.measure.prepared.whole, max(asked["K"], least))
         aged = {} if self.half_life is None else {"half_life": self.half_life}
         return {**settled, **self.judged.taken, **aged}
 
