@@ -51,7 +51,7 @@ class RGALSCV(RGALS):
         the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
         full. A larger K has a fifth, in fits with that K of no more iterations than were best before, and the
         one that is taken two fifths more, to move one parameter of the best setting after the other. From
-        256 on, the first K is such a larger one: the search begins with a quarter of it.
+        256 on, a search begins with a quarter of the first K and takes there what was good with it.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
         by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU and without dislikes. Where times

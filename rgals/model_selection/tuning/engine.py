@@ -117,7 +117,7 @@ def find(
         for measure in measures:
             space, trials = measure.space, list[Trial]()
             proposer = halving.GaussianProcess(space, seed)
-            own = 0.5 * share if space.lead else max(share - measure.spare(), 0.5 * share)
+            own = max(share - measure.spare(), 0.5 * share) * (0.5 if space.lead else 1.0)
             options = {"min_gain": min_gain, "climb": SHARE * budget / len(losses)}
             try:
                 search(space, measure, own, proposer, measure.cost, **options, trials=trials)
@@ -130,16 +130,13 @@ def find(
         best, trials = max(found, key=lambda pair: (pair[0].trial.level, pair[0].judged.figure))
         measure, least = best.measure, best.measure.space.ladder[0]
         climbed = best.trial.params["K"] != least
-        spent = sum(row["cost"] for row in rows if row["params"]["K"] <= least)
-        left = budget - 1.0 - for_ages - spent
+        if climbed:
+            trials += polish(measure, best_trial(trials, min_gain, least), POLISH * budget)
         if climbed or measure.space.lead:
-            share, several = POLISH * budget, CONFIRMED
-            if not climbed:  # all of the search so far is of this budget, which has the best confirmed, too
-                share, several = left - kept - 2 * measure.confirmation(), 1
-            trials += polish(measure, best_trial(trials, min_gain, least), share)
-            best, left = _choose(measure, trials, min_gain, several), SHARE * budget if climbed else kept
-        hardened = try_weights(best, left)
-        best = best if hardened is None else replace(best, judged=hardened)
+            best = _choose(measure, trials, min_gain, CONFIRMED if climbed else 1)
+        spent = sum(row["cost"] for row in rows if row["params"]["K"] <= least)
+        left = SHARE * budget if climbed else budget - 1.0 - for_ages - spent
+        best = replace(best, judged=try_weights(best, left) or best.judged)
         best = replace(best, half_life=try_half_lives(best, for_ages))
     rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
@@ -161,8 +158,7 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several:
     first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:several]
     confirmed = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
     trial, judged = replace(middle, users=middle.plain), confirmed[0][1]
-    reference = judged.plain
-    assert reference is not None
+    reference: Any = judged.plain  # which a middle has
     base = float(np.nanmean(reference))
     judged = replace(judged, figure=base, users=reference, taken=plain)
     for one, found in confirmed:

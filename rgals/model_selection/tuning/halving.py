@@ -23,6 +23,7 @@ _CHEAP = 0.4  # share of the budget for the cheap levels,
 _MOST = (4.8, 1.6, 1.6)  # settings at each level for a fit of the budget, at most: more would fit the noise
 _PROMOTED = 0.6  # share of the settings in full that come from there; the others refine
 SHARE = 0.2  # of the budget for each larger K, in fits with that
+LED = 1.5  # times the budget of a K that leads, for the K that it leads to
 _CANDIDATES = 1024
 _OTHER = 0.1  # of the range of some parameter: what goes on to the next level is first taken so far apart
 _NEAR = 0.95  # of the best of a cheap level: what is worse there is not worth a fit in full
@@ -103,6 +104,11 @@ def search(
         spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
 
+    def promote(ranked: list[Trial], level: int, K: int, most: int, **more: Any) -> None:
+        for point in _apart_first([space.point(trial.params) for trial in ranked]):
+            if sum(t.level == level and t.params["K"] == K for t in done) < most:
+                run(point, level, K, **more)
+
     K, *above = *space.lead, *space.ladder
     middle = space.middle
     if not space.dimensions:
@@ -119,29 +125,30 @@ def search(
                 run(middle, level, K)
             ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
             near = [t for k, t in enumerate(ranked) if k == 0 or t.figure >= _NEAR * ranked[0].figure]
-            points = [space.point(trial.params) for trial in (near if level == TOP else ranked)]
-            for point in _apart_first(points):
-                if sum(t.level == level for t in done) < per_level[level]:
-                    run(point, level, K)
+            promote(near if level == TOP else ranked, level, K, per_level[level])
         # What fits left that ended early is for more of them.
         for _ in range(most - sum(t.level == TOP for t in done)):
             if spent + cost(K, TOP, None) <= budget + 1e-9:
                 run(proposer.refine(done, K, TOP), TOP, K)
     best = best_trial(done, min_gain)
     for larger in above:
-        # Where so many iterations were best, more are not with more factors.
-        n_iter = best.taken.get("n_iter")
-        enough = {} if n_iter is None else {"n_iter": n_iter}
+        # Where so many iterations were best, more are not with more factors; a K that leads is less to go by.
+        led = larger == space.ladder[0]
+        enough = {k: n for k, n in best.taken.items() if k == "n_iter" and not led}
         try:
             run(space.point(best.params), TOP, larger, **enough)
         except InsufficientMemoryError as error:
-            if larger == space.ladder[0]:
+            if led:
                 raise
             warn(f"K={larger} does not fit, so that the search ends below: {error}")
             break
         if space.dimensions:
             run(middle, TOP, larger, **enough)
-            fits = int((SHARE * budget if climb is None else climb) / cost(larger, TOP, n_iter))
+            share = LED * budget if led else climb or SHARE * budget
+            fits = int(share / cost(larger, TOP, enough.get("n_iter")))
+            if led:  # its best may be another: those that were good with fewer, as long as they are apart
+                ranked = sorted((t for t in done if t.level == TOP), key=lambda t: -t.figure)
+                promote([t for t in ranked if t.params["K"] == K], TOP, larger, fits)
             for _ in range(fits - sum(t.params["K"] == larger for t in done)):
                 run(proposer.refine(done, larger, TOP), TOP, larger, **enough)
         found = best_trial(done, min_gain, space.ladder[0])

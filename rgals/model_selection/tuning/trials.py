@@ -211,14 +211,12 @@ class Measurement:
         fit = fit_cost(self.prepared.whole, K, params["n_iter"], params["hard_negatives"])
         return max(fit / self.prepared.default_cost(K, self.common["n_iter"]) - 1.0, 0.0)
 
-    def confirmation(self) -> float:
-        """Of confirming a setting: a look or two, but for the middle."""
-        return self.price(self.prepared.others, self.space.ladder[0], self.iterations[-1], 2)
-
     def spare(self) -> float:
         """Of what a search does beside its trials: the fits that cheap ones start from, and what confirms."""
-        K, n = self.space.ladder[0], 1 + CONFIRMED
-        return n * self.confirmation() + self.price(self.prepared.cheap, K, _WARM, 0, size(0, K, 1)[0])
+        # A look or two, but for the middle.
+        K = self.space.ladder[0]
+        again = self.price(self.prepared.others, K, self.iterations[-1], 2)
+        return (1 + CONFIRMED) * again + self.price(self.prepared.cheap, K, _WARM, 0, size(0, K, 1)[0])
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
