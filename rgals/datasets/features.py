@@ -88,8 +88,9 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
-        mean, scale = float(values.mean(dtype=float)), float(values.std(dtype=float)) or 1.0
-        found.append({"name": column, "mean": mean, "scale": scale})
+        # The deviation of a constant is the rounding of its mean, not 0: new rows would be divided by 1e-17.
+        scale = float(values.std(dtype=float)) if len(np.unique(values)) > 1 else 1.0
+        found.append({"name": column, "mean": float(values.mean(dtype=float)), "scale": scale})
     return found
 
 

@@ -385,6 +385,17 @@ def test_numbers_of_any_frame_are_numbers(rng):
         model.partial_fit(None, item_features=pd.DataFrame({"item": [3], "year": ["new"]}))
 
 
+def test_a_constant_column_leaves_new_rows_as_they_are(rng):
+    """They were divided by the rounding of its mean: factors of a new item were 1e14."""
+    X = sp.csr_array((rng.random((40, 6)) < 0.4).astype(float))
+    told = pd.DataFrame({"year": np.arange(6), "tax": 0.1})
+    assert told["tax"].to_numpy().std() > 0
+    model = RGALS(K=2, random_state=0).fit(X, item_features=told)
+    np.testing.assert_allclose(model._state().priors[1].features.toarray()[:, 1], 0, atol=1e-15)
+    new = model.transform_items(None, item_features=pd.DataFrame({"year": [3, 3], "tax": [0.1, 0.2]}))
+    np.testing.assert_allclose(new[1], new[0])
+
+
 def test_weights_that_are_not_found_are_an_error(features, rng, monkeypatch):
     """The last iterate was taken in silence."""
     monkeypatch.setattr(prior_module, "DIRECT", 0)
