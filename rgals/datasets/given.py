@@ -120,10 +120,11 @@ class Given:
         return out, unknown[0], unknown[1]
 
 
-def given(X: Any, columns: Any = None, name: str = "X") -> Given:
+def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
     """Interactions of any form."""
     # `columns`: by role the column of a table of users and items (as `read_interactions` takes them),
-    # "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
+    # "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns;
+    # and so does `...`, of callers that take no `columns`, which an error must not advise then.
     wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
@@ -216,7 +217,7 @@ def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
 
 def wanted_columns(columns: Any) -> dict[str, Any]:
     """The columns asked for by the names of `read_interactions`, the others as there by default."""
-    if columns is None or (isinstance(columns, str) and columns == "matrix"):
+    if columns is None or columns is ... or (isinstance(columns, str) and columns == "matrix"):
         return AUTOMATIC
     if isinstance(columns, Mapping):
         wanted = {_ALIASES.get(str(role), str(role)): column for role, column in columns.items()}
@@ -267,7 +268,7 @@ def _axes(frame: Any, name: str) -> tuple[Any, Any]:
 
 def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     """Whether the columns of a frame are items; one that may be either is refused with the right lines."""
-    if columns is not None:
+    if columns is not None and columns is not ...:
         return isinstance(columns, str)
     names, kinds = column_names(frame), _kinds(frame)
     roles, (in_index, problem) = roles_of(names), indexed(frame, name)
@@ -288,9 +289,11 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
     user, item = map(_quoted, _pair(names, roles, "..."))
-    pairs, words = f'"user": {user}, "item": {item}', f"user={user}, item={item}"
-    line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
-    matrix = '; columns="matrix" if each row is a user and each column an item' if numeric else ""
+    named, whole = f'columns={{"user": {user}, "item": {item}}}, or ', 'columns="matrix"'
+    if columns is ...:
+        named, whole = "", f"scipy.sparse.csr_array({name}.to_numpy())"
+    line = f"give {named}{_READ}({name}, user={user}, item={item}), if each row is an interaction"
+    matrix = f"; {whole} if each row is a user and each column an item" if numeric else ""
     raise InputError(f"{why}; {line}{matrix}")
 
 
@@ -318,11 +321,10 @@ def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
     except (InputError, InputTypeError) as error:
         if "the timestamp" not in str(error) or wanted["timestamp"] != "auto":
             raise
-        raise type(error)(f'{error}; columns={{"timestamp": None}} leaves the column out') from error
+        raise type(error)(f"{error}; {_READ}({name}, timestamp=None) leaves the column out") from error
     if columns.value is None and wanted["value"] is not None and unused:
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
-        lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
-        warn(f"{why}; {lines}")
+        warn(f"{why}; {_READ}({name}, value={_quoted(unused[0])}) takes that column, value=None none")
     return data
 
 
@@ -365,11 +367,9 @@ def _refuse_lists(X: Any, name: str) -> None:
         advice = f"give {_READ}(tuple({name}.T)) if each row is an interaction"
         raise InputTypeError(f"{name} is an array of text, not of numbers; {advice}")
     if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
-        raise InputError(
-            f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids; give "
-            f"{_READ}(tuple({name}.T)) if each row is an interaction, scipy.sparse.csr_array({name}) if "
-            "each row is a user"
-        )
+        why = f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids"
+        whole = f"scipy.sparse.csr_array({name}) if each row is a user"
+        raise InputError(f"{why}; give {_READ}(tuple({name}.T)) if each row is an interaction, {whole}")
 
 
 def _columns(keys: list, name: str) -> str:

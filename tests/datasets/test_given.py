@@ -294,7 +294,7 @@ def test_what_is_missing_or_wrong_is_refused_with_its_row(kind, change, words):
 
 def test_numbers_beside_users_and_items_are_asked_about():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS, "bought": VALUES})
-    with pytest.warns(UserWarning, match=r'weight 1; columns=\{"value": "bought"\} takes that column'):
+    with pytest.warns(UserWarning, match=r'weight 1; .*read_interactions\(X, value="bought"\) takes that'):
         assert given(frame).matrix.max() == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -313,7 +313,7 @@ WRONG = [
     (pd.DataFrame(IDS), r'columns=\{"user": 0, "item": 1\}.*columns="matrix"'),
     (pd.DataFrame(IDS, dtype="Int64"), r'columns=\{"user": 0, "item": 1\}'),
     (pd.DataFrame({"who": ["a", "b"], "what": ["x", "y"]}), r'columns=\{"user": "who", "item": "what"\}'),
-    (pd.DataFrame({"who": ["a", "b"], "what": [1, 2], "n": [1.0, 2.0]}), r'"user": "who", "item": "what"'),
+    (pd.DataFrame({"who": ["a", "b"], "what": [1, 2], "n": [1.0, 2]}), r'\{"user": "who", "item": "what"\}'),
     (pd.DataFrame({"user": USERS, "thing": ITEMS}), r'\{"user": "user", "item": "thing"\}'),
     (pd.DataFrame({"person": USERS, "item": ITEMS}), r'\{"user": "person", "item": "item"\}'),
     (pd.DataFrame({"user": USERS}), r"'user' of X is called like one of users"),
@@ -367,6 +367,8 @@ def test_no_wrong_input_is_trained_in_silence(number, call):
         "k_core": lambda: k_core(X, 1),
         "transform": lambda: fitted.transform(X),
     }
+    if call == "transform":  # it takes no `columns`
+        words = re.sub(r'[^{]*{"user": (.*?), "item": (.*?)\\}.*', r"user=\1, item=\2\\)", words)
     with pytest.raises(RgalsError, match=words if call != "evaluate" else words.replace("X", "test")):
         calls[call]()
 
@@ -429,7 +431,7 @@ def test_integers_of_128_bits_are_ids_values_and_times_where_64_hold_them(first)
     assert model(values="raw").fit(pl.DataFrame(many)).seen_.toarray()[2].tolist() == [2, 3, 4, 5, 6, 7]
     unnamed = pl.DataFrame({"a": wide["user_id"], "b": wide["item_id"]})
     with pytest.raises(InputError, match=r'columns=\{"user": "a", "item": "b"\}'):
-        given(unnamed)
+        given(unnamed, None)
 
 
 def test_none_in_place_of_data_or_of_a_path_is_refused_by_name(events):
@@ -526,9 +528,22 @@ def test_arrays_in_the_order_of_the_rows_of_a_frame_are_refused(events, kind):
     assert model().fit(pivot, user_ids=users[::-1]).user_ids_.tolist() == users[::-1]
 
 
+def test_what_takes_no_columns_is_not_told_to_be_given_them():
+    """`recommend_new(frame, columns=...)`, as its error advised, was a TypeError."""
+    frame = pd.DataFrame({"who": USERS, "what": ITEMS})
+    fitted = model().fit(read_interactions((USERS, ITEMS)))
+    for ask, name in ((fitted.recommend_new, "X_rows"), (fitted.transform, "X"), (fitted.objective, "X")):
+        line = rf'give {READ}\({name}, user="who", item="what"\), .*csr_array\({name}.to_numpy\(\)\)'
+        with pytest.raises(InputError, match=line) as caught:
+            ask(frame)
+        assert "columns=" not in str(caught.value)
+    with pytest.raises(InputError, match=r'give columns=\{"user": "who", "item": "what"\}, or rgals'):
+        fitted.partial_fit(frame)
+
+
 def test_a_column_of_times_that_cannot_be_read_may_be_left_out():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS, "date": ["01/02/2024"] * 5})
-    with pytest.raises(InputError, match=r'told apart.*columns=\{"timestamp": None\} leaves the column out'):
+    with pytest.raises(InputError, match=r"told apart.*\(X, timestamp=None\) leaves the column out"):
         model().fit(frame)
     assert model().fit(frame, columns={"timestamp": None}).seen_.nnz == 5
 
