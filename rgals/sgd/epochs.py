@@ -100,11 +100,12 @@ class Epochs:
             self._correction = self.sampler.correction.astype(self.dtype)
         self._decay = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
         # What the loss and the weight decay hold the rows of users and of items with, added up.
-        ridges = [loss.penalties(X)] if hasattr(loss, "penalties") else []
+        held = loss.penalties(X) if hasattr(loss, "penalties") else None
+        ridges = [] if held is None else [checked(loss, held, X.col_sums, first=(X.n_rows,), of="penalties")]
         if (frequency := self._decay.pop("frequency", 0.0)) > 0:
             taking_part = (X.col_sums + X.col_sums.mean()) / 2
             ridges.append((frequency * X.row_sums, frequency * taking_part))
-        sides = zip(*(pair for pair in ridges if pair is not None), strict=True)
+        sides = zip(*ridges, strict=True)
         self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
         self._total = float(X.row_sums.sum())
 
@@ -330,7 +331,7 @@ class Epochs:
     # What a loss keeps per user.
     def _refresh(self, epoch: int, source: str) -> None:
         """Let the loss estimate its state before this epoch."""
-        users = self._active
+        loss, users = self.loss, self._active
         keys = self._keys(epoch, 2, -(-len(users) // CHUNK))
         estimates = np.empty((len(users), len(self.kept.states)))
 
@@ -344,7 +345,7 @@ class Epochs:
                 items = self.sampler.lists(keys[s.start // CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
-            estimates[s] = self.loss.estimate(scores)
+            estimates[s] = checked(loss, [loss.estimate(scores)], first=estimates[s].shape, of="estimate")[0]
 
         self._map(some, len(users), CHUNK)
         self.kept.set(users, estimates)
@@ -364,7 +365,7 @@ class Epochs:
             scores = own[mask]
             indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
             answer = self.loss.value_and_grad(scores, indptr, count[s], weights)
-            values[s], grad = checked(self.loss, answer, scores, n=len(own))
+            values[s], grad = checked(self.loss, answer, scores, first=(len(own),))
             own[mask] = grad
 
         self._map(piece, len(users), _LISTS)

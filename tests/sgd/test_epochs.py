@@ -654,3 +654,42 @@ def test_a_full_loss_whose_answer_has_another_shape_is_refused():
     X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
     with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .*\(\)"):
         SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(30), np.zeros((1, 1)), 0.0], ids=["B", "one", "number"])
+def test_estimates_of_another_shape_are_refused(wrong):
+    """One for everybody was spread over the users in silence, (B,) was numpy's error."""
+
+    class Broken(Sampled):
+        state = (State("threshold"),)
+
+        def refresh(self, epoch):
+            return "exact"
+
+        def estimate(self, scores):
+            return wrong
+
+        def value_and_grad(self, pos, neg, rows):
+            return np.zeros(len(pos)), pos, neg, rows.state
+
+    X = make_implicit(30, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ShapeError, match=r"Broken.estimate returned .*; \[\(30, 1\)\] are needed"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+SHORT, TURNED = lambda X: (X.row_sums, X.col_sums[:3]), lambda X: (X.col_sums, X.row_sums)
+
+
+@pytest.mark.parametrize("wrong", [SHORT, TURNED], ids=["short", "turned"])
+def test_penalties_of_another_shape_are_refused(wrong):
+    """Those of items that were missing were read from memory behind the array."""
+
+    class Broken(Full):
+        penalties = staticmethod(wrong)
+
+        def value_and_grad(self, scores, positives):
+            return np.zeros(len(scores)), scores
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ShapeError, match=r"Broken.penalties returned .*; \[\(40,\), \(30,\)\] are needed"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)

@@ -191,13 +191,13 @@ KINDS = ("full", "sampled", "list")
 _FLAT = 800.0  # exp(-800) is 0 in double precision
 
 
-def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -> tuple:
+def checked(loss: Any, answer: Any, *like: Any, first: Any = None, of: str = "value_and_grad") -> tuple:
     """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
-    # n is the number of values where that is not the length of the first.
-    shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
+    # The first of the arrays is a value for each row of the second, or has the shape ``first``.
+    shapes = [(len(like[0]),) if first is None else first, *(part.shape for part in like)]
     found = [np.shape(part) for part in answer] if isinstance(answer, tuple | list) else answer
     if found != shapes:
-        what = f"{type(loss).__name__}.value_and_grad returned arrays of the shapes"
+        what = f"{type(loss).__name__}.{of} returned arrays of the shapes"
         raise ShapeError(f"{what} {found}; {shapes} are needed")
     return answer
 
