@@ -229,7 +229,7 @@ def cell(row: dict[str, Any] | None, against: dict[str, Any] | None) -> str:
 def summary(K: int, record: Journal, of: tuple[str, ...] = tuple(METHODS)) -> str:
     """One row a set and one column a method: NDCG@10 on test."""
     found = {name: {r["method"]: r for r in rows_of(name, K, record)} for name in names_of(record)}
-    found = {name: rows for name, rows in found.items() if any(r["K"] for r in rows.values())}
+    found = {name: rows for name, rows in found.items() if any(m in of and rows[m]["K"] for m in rows)}
     methods = [m for m in METHODS if m in of and any(m in rows for rows in found.values())]
     lines = ["| set | " + " | ".join(methods) + " |", "|" + "---|" * (len(methods) + 1)]
     for name, rows in found.items():
