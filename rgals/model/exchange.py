@@ -67,7 +67,7 @@ class Interop(FactorRanker):
         InputTypeError
             No fitted ALS model.
         InputError
-            Its shape is not that of ``X``, or its loss is none of these and ``loss`` is not given.
+            ``X`` is a frame or of another shape; its loss is none of these and ``loss`` is not given.
         """
         if hasattr(model, "to_cpu") and not isinstance(getattr(model, "user_factors", None), np.ndarray):
             model = model.to_cpu()
@@ -77,19 +77,18 @@ class Interop(FactorRanker):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
+        if data.of_rows:  # sorted by its ids; those of the factors are numbered as the caller did
+            raise InputError("X is a frame, in its own order; give the matrix of the fit, user_ids, item_ids")
         seen = as_csr(data.matrix, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
-        if loss is None:
-            kept, chosen = _own_loss(seen, float(model.alpha))
-        else:
-            kept, chosen = seen, get_loss(loss).resolve(Degrees.of(seen), items.shape[1])
-        reg = float(model.regularization)
-        options = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
-        made = cls(K=items.shape[1], loss=chosen, **options)  # type: ignore[call-arg]
+        kept, asked = _own_loss(seen, float(model.alpha)) if loss is None else (seen, loss)
+        chosen = get_loss(asked).resolve(Degrees.of(seen), items.shape[1])
+        ridge: dict[str, Any] = {"reg": float(model.regularization), "reg_exponent": 0.0}
+        options = ridge | {"loss": chosen, "dtype": users.dtype.name, "values": "raw"}
+        made = cls(K=items.shape[1], **options)  # type: ignore[call-arg]
         labels = check_labels(*data.ids(user_ids, item_ids), seen.shape)
         record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
-        fitted: dict[str, Any] = {"loss": chosen, "reg": reg, "reg_exponent": 0.0, "record": record}
-        degrees = Degrees.of(kept).alone()
-        made._snapshot = FittedState(users.copy(), items.copy(), kept, *labels, degrees=degrees, **fitted)
+        fitted = ridge | {"loss": chosen, "record": record, "degrees": Degrees.of(kept).alone()}
+        made._snapshot = FittedState(users.copy(), items.copy(), kept, *labels, **fitted)
         return made
 
 

@@ -86,6 +86,20 @@ def test_what_cannot_come_from_implicit_is_named(matrix):
         RGALS.from_implicit(bpr, matrix)
 
 
+def test_a_frame_in_an_order_of_its_own_is_not_what_implicit_was_fitted_to():
+    """Its ids are sorted; factors of rows that were numbered as they came went to others, in silence."""
+    als, pd = pytest.importorskip("implicit.cpu.als"), pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user": ["zoe", "zoe", "ann"], "item": ["tea", "rum", "tea"]})
+    (rows, users), (columns, items) = frame["user"].factorize(), frame["item"].factorize()
+    X = sp.csr_matrix((np.ones(3), (rows, columns)))
+    theirs = als.AlternatingLeastSquares(factors=2, random_state=0)
+    theirs.fit(X, show_progress=False)
+    with pytest.raises(InputError, match="X is a frame, in its own order; give the matrix of the fit"):
+        RGALS.from_implicit(theirs, frame)
+    mine = RGALS.from_implicit(theirs, X, user_ids=users, item_ids=items)
+    assert mine.recommend(["ann"], 1)[0].tolist() == [["rum"]]
+
+
 def test_distances_of_augmented_vectors_rank_as_inner_products():
     rng = np.random.default_rng(0)
     items, queries = (
