@@ -61,7 +61,7 @@ SETS: dict[str, str] = {
     "amazon-book-kgat": _GIVEN,
     "amazon-movies-tv-10core": _GIVEN,
 }
-#: Other forms of these sources, and sets that the rule was not fitted on: measured where ``--sets`` names them.
+#: Other forms of these sources, and other sets: measured where ``--sets`` names them.
 FORMS: dict[str, str] = {
     "ml-latest-small": _STARS,
     "ml-100k-10core": _GIVEN,
