@@ -208,8 +208,8 @@ class RGALSCV(RGALS):
             asked = losses, prepared, space, self._common(seed), self.metric, self.budget, self.min_gain
             journal = None if folder is None else Path(folder) / "search.jsonl"
             found = find(*asked, journal, {"dtype": dtype_name(self.dtype)}, verbose=self.verbose)
-            of_all = {"values": found.measure.common["values"]}
-            params = {**of_all, **of_estimator(found.measure.loss, found.params)}
+            measure = found.measure
+            params = {"values": measure.common["values"], **of_estimator(measure.loss, found.params)}
             whole = prepared.final
         else:
             warn("no user has two interactions, so that nothing can be hidden: the rule is taken as it is")
@@ -282,10 +282,9 @@ def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_spl
     for n, row in enumerate(rows):
         start = n_splits - len(row["splits"]) if row["level"] > TOP else 0
         splits[n, start : start + len(row["splits"])] = row["splits"]
-    levels = np.array([row["level"] for row in rows], np.int32)
     # Settings in full first: scores of different levels are not compared.
-    better = [(levels > a) | ((levels == a) & (scores > b)) for a, b in zip(levels, scores, strict=True)]
-    ranks = [1 + int(ahead.sum()) for ahead in better]
+    places = [(row["level"], row[metric]) for row in rows]
+    ranks = [1 + sum(other > one for other in places) for one in places]
     out: dict[str, Any] = {"params": [of_estimator(losses[row["loss"]], row["params"]) for row in rows]}
     settings = [{"loss": row["loss"], **row["params"]} for row in rows]
     for name in dict.fromkeys(("loss", *(name for setting in settings for name in setting))):
@@ -295,5 +294,5 @@ def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_spl
         out[f"param_{name}"] = column
     out |= {f"split{k}_test_score": splits[:, k] for k in range(n_splits)}
     out |= {"mean_test_score": scores, "std_test_score": np.array([np.std(row["splits"]) for row in rows])}
-    out |= {"rank_test_score": np.array(ranks, np.int32), "level": levels}
+    out |= {"rank_test_score": np.array(ranks, np.int32), "level": np.array([n for n, _ in places], np.int32)}
     return out | {name: np.array([row[name] for row in rows], np.float64) for name in ("cost", "seconds")}

@@ -132,6 +132,22 @@ def test_results_are_those_of_a_search_in_scikit_learn(model):
     assert RGALS(**found["params"][0]).K == 6
 
 
+@pytest.mark.parametrize(("metric", "n_splits"), [("ndcg@10", 1), ("ndcg@10", 2), ("coverage@5", 2)])
+def test_the_row_of_a_rule_that_is_kept_is_as_it_is_taken(metric, n_splits):
+    """Without the read-out and with all iterations, whatever its fit was best with."""
+    fixed = {"reg": 0.2, "user_exponent": 0.0, "item_exponent": 0.0, "hard_negatives": 0.0}
+    fixed |= {"readout_exponent": [0.0, 0.3]}
+    settings = {"loss": RG2(alpha=1.0), "space": fixed, "metric": metric, "n_splits": n_splits}
+    X = make_implicit(120, 60, mean_interactions=12, random_state=0).matrix
+    model = RGALSCV(K=4, budget=1, n_iter=2, **settings, random_state=0).fit(X)
+    found, at = model.cv_results_, model.best_index_
+    taken = {name: found["params"][at][name] for name in ("K", "n_iter", "readout_exponent", "reg")}
+    assert taken == {name: model.best_params_[name] for name in taken}
+    splits = [found[f"split{k}_test_score"][at] for k in range(n_splits)]
+    assert found["mean_test_score"][at] == pytest.approx(model.best_score_, rel=1e-12)
+    assert np.nanmean(splits) == pytest.approx(model.best_score_, rel=1e-12)
+
+
 def test_the_rule_is_among_the_candidates_and_what_was_gained_is_said(data, capsys):
     model = RGALSCV(verbose=1, space={"n_iter": 6}, **{**SHORT, "n_splits": 4}).fit(data.matrix)
     found = model.cv_results_

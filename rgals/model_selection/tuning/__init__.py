@@ -245,9 +245,8 @@ def tune(
     edges = measure.space.edges(found.trial.params)
     if edges:
         values = ", ".join(f"{edge}={params[edge]:.4g}" for edge in edges)
-        said = f"the best setting lies at the edge of the space: {values}; widen it there (space=..., or "
-        said += "--space and --K on the command line)"
-        warn(said, EdgeWarning)
+        advice = "widen it there (space=..., or --space and --K on the command line)"
+        warn(f"the best setting lies at the edge of the space: {values}; {advice}", EdgeWarning)
     model = measure.model(params)
     test = None
     if refit:

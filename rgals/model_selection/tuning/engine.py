@@ -77,11 +77,10 @@ def find(
     if journal is not None:
         weighed = {"values": values} if setting or values != "raw" else {}  # journals of `tune` leave raw out
         belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed}
-        belongs |= {**weighed, **setting}
-        record = Journal(Path(journal), belongs)
+        record = Journal(Path(journal), {**belongs, **weighed, **setting})
     train = prepared.splits[0].train
     train = Weighting.of(values, train).rows(train)
-    spaces = [make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()]
+    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
     rows: list[dict[str, Any]] = []
     found: list[tuple[Choice, list[Trial]]] = []  # of each loss, from its trials
     finished = True
@@ -104,8 +103,7 @@ def find(
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
         same = prepared, metric, common, record, deadline, say, ahead
-        named = zip(losses.items(), spaces, strict=True)
-        measures = [Measurement(one, name, space, *same) for (name, one), space in named]
+        measures = [Measurement(losses[name], name, space, *same) for name, space in spaces.items()]
         for measure in measures:
             measure.check()
             if prepared.whole.has_dislikes and not measure.space.fixed.get("dislikes", measure.loss.dislikes):
@@ -138,6 +136,11 @@ def find(
         left = SHARE * budget if climbed else budget - 1.0 - for_ages - spent
         best = replace(best, judged=try_weights(best, left) or best.judged)
         best = replace(best, half_life=try_half_lives(best, for_ages))
+    judged, row = best.judged, rows[best.judged.row]
+    if judged.plain is not None and judged.users is not None:
+        # The rule, as it is taken: its fit may have been better with fewer iterations or a read-out.
+        splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, len(row["splits"]))]
+        row |= {"params": {**row["params"], **judged.taken}, metric: judged.figure, "splits": splits}
     rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
     return replace(best, gain=gain, finished=finished, rows=rows)

@@ -174,8 +174,7 @@ def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:
     active, blocks = matrix.row_counts > 0, Blocks(hard, matrix.row_counts, n_items)
     drawn = _iteration(matrix, K, blocks.n * active) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
     # The last users: all of the catalogue is ranked, and rows have T pairs more.
-    n_top = hard.n_top(n_items)
-    end = judge_cost(matrix.n_rows, n_items, K) + _iteration(matrix, K, n_top * active)
+    end = judge_cost(matrix.n_rows, n_items, K) + _iteration(matrix, K, hard.n_top(n_items) * active)
     draws = min(DRAWS, n_iter // 2)
     return FIT + around * (n_iter - draws + AROUND) + drawn * draws + end
 

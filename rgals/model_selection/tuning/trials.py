@@ -84,10 +84,9 @@ class Look:
         found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
         if np.isnan(found).all():  # which is of the data, whatever the setting
             raise ParameterError("metric", self.metric, "it has no value for any judged user; give 'ndcg@10'")
+        better = iteration == self.keep
         if self.keep is None:
             better = self.kept is None or np.nanmean(found) > np.nanmean(self.figures[self.kept])
-        else:
-            better = iteration == self.keep
         if better:
             self.kept, self.factors = iteration, (factors[0].copy(), factors[1].copy())
 
