@@ -148,6 +148,11 @@ def test_the_row_of_a_rule_that_is_kept_is_as_it_is_taken(metric, n_splits):
     assert np.nanmean(splits) == pytest.approx(model.best_score_, rel=1e-12)
 
 
+def test_a_wrong_validation_is_named(data):
+    with pytest.raises(InputTypeError, match="validation must be a matrix or a frame"):
+        RGALSCV(K=4).fit(data, validation=5)
+
+
 def test_the_rule_is_among_the_candidates_and_what_was_gained_is_said(data, capsys):
     model = RGALSCV(verbose=1, space={"n_iter": 6}, **{**SHORT, "n_splits": 4}).fit(data.matrix)
     found = model.cv_results_
