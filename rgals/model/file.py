@@ -48,6 +48,7 @@ class ModelFormat:
 
     estimator: str  # name of its class
     spec: FileSpec  # made by `model_spec`
+    own: type[Loss] | None = None  # class of the loss, where it is none of rgals': a file makes none known
     # fitted attributes that are stored, and what they are
     fitted: ClassVar[dict[str, type]] = {"n_iter_": int, "history_": list, "n_features_in_": int}
 
@@ -267,7 +268,6 @@ def _unpack_hard(packed: Any) -> Any:
 
 @dataclass(frozen=True)
 class _ALSFormat(ModelFormat):
-    own: type[Loss] | None = None  # class of the loss, where it is none of rgals': a file makes none known
     fitted: ClassVar = {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int}
 
     def _kinds(self, own: type[Loss] | None) -> dict[str, type[Loss]]:

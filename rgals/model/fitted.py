@@ -13,10 +13,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.losses.base import AUTO
+from rgals.losses.base import AUTO, Loss
 from rgals.matrix.csr import TimedMatrix
 from rgals.model.state import FittedState, Snapshot
-from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.runtime.memory import readable
 from rgals.runtime.version import __version__
 from rgals.solvers.plan import Plan
@@ -206,6 +206,8 @@ class Fitted:
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
+        if loss is not None and not (isinstance(loss, type) and issubclass(loss, Loss)):
+            raise ParameterError("loss", loss, "give the class of a Loss of yours; rgals' own need none")
         return (cls._file if loss is None else replace(cls._file, own=loss)).load(cls, path)
 
     def __sklearn_tags__(self) -> Tags:

@@ -19,6 +19,7 @@ from rgals.datasets import make_implicit
 from rgals.losses import Coefficients, Degrees, Loss, rule
 from rgals.matrix.validate import as_csr
 from rgals.model_selection import default_space, tune
+from rgals.sgd import SGDRanker
 from rgals.solvers.cpu import CPUBackend
 
 
@@ -161,6 +162,19 @@ def test_its_files_are_read_by_who_gives_the_class(data, tmp_path):
         RGALS.load(tmp_path / "model.npz")
     with pytest.raises(ModelFileError, match=r"none of rgals', not .*Other"):
         RGALS.load(tmp_path / "model.npz", loss=type("Other", (Floor,), {}))
+
+
+@pytest.mark.parametrize("loss", [Floor(), "Floor", 3, RGALS])
+def test_what_is_no_class_of_a_loss_is_told_from_a_damaged_file(data, tmp_path, loss):
+    RGALS(2, n_iter=1, random_state=0).fit(data.matrix).save(tmp_path / "model.npz")
+    with pytest.raises(ParameterError, match="^loss=.*give the class of a Loss"):
+        RGALS.load(tmp_path / "model.npz", loss=loss)
+
+
+def test_a_file_of_another_estimator_is_told_whatever_loss_is_given(data, tmp_path):
+    RGALS(2, n_iter=1, random_state=0).fit(data.matrix).save(tmp_path / "model.npz")
+    with pytest.raises(ModelFileError, match="not a rgals-sgd-model file but 'rgals-model'"):
+        SGDRanker.load(tmp_path / "model.npz", loss=Floor)
 
 
 def test_it_is_searched_tuned_and_compared(data, tmp_path, monkeypatch):
