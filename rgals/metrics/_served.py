@@ -133,7 +133,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         if state is not None and one is not None and one.frame is not None:
             model._check_names(one, name)
     laid_out, *unknown = beside(found, users, items, "test", grow=True)
-    if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
+    if items is not None and 0 < len(unknown[1]) == found.matrix.shape[1]:
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
         what = f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}"
         raise InputError(f"{what}; give interactions with ids as in training")

@@ -23,7 +23,7 @@ from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr
 from rgals.metrics import Evaluation, evaluate
 from rgals.model.state import Snapshot
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
 
 N_COLD = 8  # five of them by choice
@@ -318,3 +318,9 @@ def test_an_outside_evaluator_has_the_same_means_of_the_lists_by_id(kind, parts,
     for measure, name in theirs.items():
         assert got[name] == pytest.approx(told[measure], rel=1e-12), name
         assert got[name] > 0
+
+
+def test_one_row_of_test_interactions_is_refused_beside_ids(parts):
+    train = Interactions(parts[0], [f"u{k}" for k in range(70)], [f"i{k}" for k in range(40)])
+    with pytest.raises(ShapeError, match=r"test: Expected 2D array.*got 1D"):
+        evaluate(Popularity().fit(train), train, np.ones(40))
