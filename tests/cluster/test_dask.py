@@ -9,6 +9,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import time
 
 import numpy as np
@@ -48,9 +49,14 @@ def client():
 @pytest.fixture(scope="module")
 def processes(client):
     """Made after the other, and named where it is used: the client that was made last is the default."""
-    two = distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
-    with two as processes, client.as_current():
-        yield processes
+    # Forked from one that has imported all and loaded its kernels: those that die are made good in a moment.
+    forked = {"distributed.worker.multiprocessing-method": "forkserver"}
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(forked):
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # which Python 3.11 does not pass on
+        distributed.utils.get_mp_context().set_forkserver_preload(["instruments.worker"])
+        two = distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        with two as processes, client.as_current():
+            yield processes
 
 
 @pytest.fixture(scope="module")
