@@ -338,17 +338,16 @@ def test_at_the_k_that_was_climbed_to_one_parameter_moves_at_a_time(data, monkey
     assert 0.3 * 0.2 < found["cost"][moved].sum() <= 0.4 * 0.2, "as far as its share goes"
 
 
-@pytest.mark.parametrize("K", [8, [8, 16]])
-def test_where_k_is_large_the_search_begins_with_a_quarter_of_it(data, monkeypatch, K):
+def test_where_k_is_large_the_search_begins_with_a_quarter_of_it(data, monkeypatch):
     monkeypatch.setattr(space, "LEAD", 8)
-    losses = {"loss": ["rg2", "ials"], "n_iter": 4, "n_splits": 1, "min_gain": 0.0, "random_state": 0}
-    model = RGALSCV(K, budget=(budget := 3), **losses).fit(data)
+    short = {"n_iter": 4, "n_splits": 1, "min_gain": 0.0, "random_state": 0, "n_jobs": 1}
+    model = RGALSCV([8, 16], loss=["rg2", "ials"], budget=(budget := 2), **short).fit(data)
     found = model.cv_results_
     full, n = found["level"] == TOP, found["param_K"].astype(int)
     first = found["param_loss"] == "rg2"
-    assert set(n) == {2, 8} | ({16} if K != 8 else set())
+    assert set(n) == {2, 8, 16}
     assert (n[~full] == 2).all() and n[full & first][0] == 2 and n[full & first][-1] >= 8
-    assert model.best_params_["K"] >= 8 and (model.best_params_["K"] == 8 or K != 8)
+    assert model.best_params_["K"] >= 8
     # The rule is among what was tried with 8, and costs are in fits with as many.
     train = split_for_tuning(data.matrix, None, None, 1, 10_000, 0).splits[0].train
     alphas = found["param_alpha"][full & first & (n == 8)].astype(float)
