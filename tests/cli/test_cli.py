@@ -587,6 +587,7 @@ def test_a_closed_pipe_is_no_traceback(folder):
 
 EACH = """
 import os, sys
+import rgals.datasets.read, rgals.estimator, rgals.model.file  # once for both
 from rgals.cli import main
 folder, out = sys.argv[1:]
 for words in (f"recommend {folder}/model.npz -n 1", f"fit {folder}/ratings.csv -o {out} --K 2"):
