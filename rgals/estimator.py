@@ -108,8 +108,7 @@ class RGALS(
         Users by whom validation is judged after an iteration: a sample, always the same one, of those with
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
-        Start from the factors of the last fit, found by the ids where there are some; ``init`` is for the
-        first.
+        Start from the factors of the last fit, by the ids where there are some; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
         lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"

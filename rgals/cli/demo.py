@@ -39,8 +39,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
     Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
     every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
-    What is not given follows from the shape and density of the data. Seconds are those of the fit, without
-    compilation.
+    What is not given follows from the shape and density of the data. Seconds leave out compilation.
     """
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
     how = {"random_state": 0, **parameters(args, RGALS)}

@@ -65,8 +65,7 @@ def prepare(
     min_value : float, optional
         Values from here on count as positives of weight 1.
     core : int, optional
-        Drop users and items with fewer interactions, repeatedly. Data that mark a test part are then split
-        anew.
+        Drop users and items with fewer interactions, repeatedly. A test part that is marked is drawn anew.
     random_state : int
         Of the split.
     protocol : Protocol or str, optional

@@ -139,8 +139,7 @@ def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores
     Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
     scores, NaN removes it; ``blocked``, sorted, are items that nobody gets, ``indptr`` and ``indices`` those
     that a query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best
-    first; -1 and -inf where nothing is left. The items are cut into S parts, so that few queries occupy many
-    threads.
+    first; -1 and -inf where nothing is left. With S parts of the items, few queries occupy many threads.
     """
     filters = scale, blocked, indptr, indices
     launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *_empty(ids, scores))

@@ -203,7 +203,12 @@ def source_of(model: Any) -> Scores:
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
-        return as_factors(model[0], model[1], ("user factors", "item factors"))
+        pair = as_factors(*model, names := ("user factors", "item factors"))
+        # A few items rank last, as with a function; one look without an array of marks comes first.
+        for name, factors, enough in zip(names, pair, (np.any, np.all), strict=True):
+            if np.isnan(factors.min(initial=0.0)) and enough(lost := np.isnan(factors).any(axis=1)):
+                raise InputError(f"{name} hold NaN, first in row {lost.argmax()}, which ranks nothing")
+        return pair
     if callable(model):
         return model
     what = "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices"

@@ -113,7 +113,7 @@ def evaluate(
     ShapeError
         Factors, train and test do not fit each other.
     InputError
-        No user has a test item; a callable gives a user nothing but NaN (a few rank last).
+        No user has a test item; users get nothing but NaN from factors or a callable (a few items rank last).
 
     Warns
     -----

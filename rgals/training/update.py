@@ -111,9 +111,8 @@ class Updated(FoldIn):
         Notes
         -----
         A loss, ``reg`` and statistics of ``values`` that were found for the fitted matrix stay until the next
-        `fit`; `drift` tells when that pays. Interactions that change nothing, as a frame without
-        rows has them, change no bit. New users and items that meet only each other have nothing to start from
-        until then.
+        `fit`; `drift` tells when that pays. Until then, new users and items that meet only each other have
+        nothing to start from. Interactions that change nothing, as a frame without rows, change no bit.
 
         The call copies factors and interactions: one call a day costs little more than the rows it solves,
         one call an event much more. Two calls at once wait for each other; do not `fit` the same object at

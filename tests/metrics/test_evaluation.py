@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -312,8 +313,6 @@ def test_auc_of_scores_that_are_nan_or_infinite():
             assert auc == pytest.approx(auc_of(ranks[u], seen[u], relevant[u]), rel=1e-13)
             checked += np.isnan(scores[u, relevant[u]]).any()
     assert checked > 8
-    pair = np.full((1, 2), np.nan), np.ones((9, 2))
-    assert evaluate(pair, None, sp.csr_array(np.eye(1, 9)), ("auc", "ndcg@3")) == {"auc": 0.5, "ndcg@3": 0.0}
 
 
 def test_a_function_whose_scores_are_all_nan_is_refused_by_its_user():
@@ -328,6 +327,18 @@ def test_a_function_whose_scores_are_all_nan_is_refused_by_its_user():
     known, named = (Interactions(part, list("abc"), np.arange(3)) for part in (test[:, [1, 2, 0]], test))
     with pytest.raises(InputError, match="scores of user 'b' are all NaN"):
         evaluate(lambda users: table[users], known, named, "auc", users=["b"])
+
+
+def test_factors_with_nan_are_refused_by_their_row():
+    """A pair that had diverged had an AUC of .5."""
+    P, Q, test = np.ones((3, 2)), np.ones((3, 2)), sp.csr_array(np.eye(3))
+    P[1, 1] = np.nan
+    for given in ((P, Q), [P, Q], SimpleNamespace(user_factors_=P, item_factors_=Q)):
+        with pytest.raises(InputError, match="user factors hold NaN, first in row 1"):
+            evaluate(given, None, test, ("auc", "ndcg@3"))
+    with pytest.raises(InputError, match="item factors hold NaN, first in row 0"):
+        evaluate((Q, P * np.nan), None, test, ("auc", "ndcg@3"))
+    assert evaluate((Q, P), None, test, "auc")["auc"] < 0.6
 
 
 # ---------------------------------------------------------------- given rankings
