@@ -191,8 +191,7 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     Parameters
     ----------
     search : fitted search, its ``cv_results_``, or dict
-        `rgals.RGALSCV`, scikit-learn's ``GridSearchCV`` and the like; or a dict from values of the parameter
-        to scores.
+        `rgals.RGALSCV`, scikit-learn's ``GridSearchCV`` and the like; or scores by values of the parameter.
     parameter : str
         As in ``cv_results_`` without ``param_``: ``"reg"``, ``"K"``, ``"loss__alpha"``.
     ax : matplotlib axes, by default those of a new figure

@@ -49,8 +49,8 @@ def make_implicit(
     n_users: int = 2000,
     n_items: int = 1500,
     *,
-    n_clusters: int = 16,
-    mean_interactions: float = 40.0,
+    n_clusters: int | None = None,
+    mean_interactions: float | None = None,
     popularity_exponent: float = 1.0,
     noise: float = 0.15,
     valued: bool = False,
@@ -68,11 +68,11 @@ def make_implicit(
     Parameters
     ----------
     n_users, n_items : int, default 2000 and 1500
-    n_clusters : int, default 16
-        Clusters of items; at most ``n_items``.
-    mean_interactions : float, default 40
-        Expected interactions per user, from 5 to half of the items. No user has fewer or more,
-        so a mean near half of the items is not reached.
+    n_clusters : int, optional
+        Clusters of items, at most ``n_items``; None is 16, or as many as that.
+    mean_interactions : float, optional
+        Expected interactions per user, from 5 to half of the items; None is 40, or that half. No user has
+        fewer or more, so a mean near half of the items is not reached.
     popularity_exponent : float, default 1.0
         0: all items of a cluster are equally popular.
     noise : float in [0, 1], default 0.15
@@ -106,8 +106,9 @@ def make_implicit(
     """
     check_int("n_users", n_users, 1)
     check_int("n_items", n_items, 2 * _MIN_DEGREE)
-    check_int("n_clusters", n_clusters, 1, n_items)
-    check_real("mean_interactions", mean_interactions, _MIN_DEGREE, n_items / 2)
+    n_clusters = check_int("n_clusters", min(16, n_items) if n_clusters is None else n_clusters, 1, n_items)
+    mean = min(40.0, n_items / 2) if mean_interactions is None else mean_interactions
+    check_real("mean_interactions", mean, _MIN_DEGREE, n_items / 2)
     check_real("popularity_exponent", popularity_exponent, 0.0)
     check_real("noise", noise, 0.0, 1.0)
     check_choice("labels", labels, ("text", "int"))
@@ -121,7 +122,7 @@ def make_implicit(
     tastes[np.arange(n_users), user_clusters] += 0.6
 
     raw = rng.lognormal(-(_SIGMA**2) / 2, _SIGMA, n_users)
-    degrees = np.rint(_MIN_DEGREE + (mean_interactions - _MIN_DEGREE) * raw)
+    degrees = np.rint(_MIN_DEGREE + (mean - _MIN_DEGREE) * raw)
     degrees = np.clip(degrees, _MIN_DEGREE, n_items // 2).astype(np.int64)
     keys = _draw(degrees, tastes, popularity, item_clusters, noise, rng)
     users, items = np.divmod(keys, n_items)

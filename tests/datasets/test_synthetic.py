@@ -110,6 +110,14 @@ def test_parameters_are_checked(bad):
         make_implicit(**bad)
 
 
+@pytest.mark.parametrize(("n_items", "mean"), [(10, 5), (60, 30), (80, 40), (300, 40)])
+def test_the_defaults_fit_small_catalogues(n_items, mean):
+    """60 items were refused for a mean of 40, which nobody had given."""
+    given = {"mean_interactions": mean, "n_clusters": min(16, n_items)}
+    made, told = (make_implicit(20, n_items, random_state=0, **k) for k in ({}, given))
+    assert (made.matrix != told.matrix).nnz == 0
+
+
 def test_it_survives_saving(tmp_path):
     data = make_implicit(60, 50, mean_interactions=9, valued=True, timestamps=True, random_state=0)
     data.save(tmp_path / "made.npz")
