@@ -30,8 +30,7 @@ class WRMF(Loss):
     item_exponent : float or "auto", default="auto"
         As in `RG2`; 0 where ``alpha`` is set.
     dislikes : bool, default=False
-        Take negative values as dislikes, which add ``dislike_weight alpha |v_xy| (o_xy + 1)^2`` to the loss;
-        see `IALS`.
+        Negative values are dislikes, which add ``dislike_weight alpha |v_xy| (o_xy + 1)^2``; see `IALS`.
     dislike_weight : float, default=1.0
         See ``dislikes``; >= 0.
 

@@ -40,8 +40,7 @@ class Weighting:
     losses count on. Dislikes keep their values and count in none of these.
 
     With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted back
-    from the newest interaction, up to 40 half-lives; ``left`` keeps the mean weight of the likes that were
-    fitted.
+    from the newest interaction, up to 40 half-lives; ``left`` keeps the mean weight of the fitted likes.
     """
 
     kind: str = "raw"

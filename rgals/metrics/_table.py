@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rgals.matrix.validate import MAX_INDEX
 from rgals.metrics import catalogue, lists
 from rgals.runtime.errors import InputTypeError, ParameterError
 
@@ -58,7 +59,8 @@ def parts(name: Any) -> tuple[str, re.Match]:
     plain = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
     match = _FORM.fullmatch(plain)
     if match is None or match[1] not in _BY_NAME:
-        raise ParameterError("metrics", name, f"the form is 'name@k'; names: {', '.join(METRICS)}")
+        form = "several are given as a tuple" if "," in plain else "the form is 'name@k'"
+        raise ParameterError("metrics", name, f"{form}; names: {', '.join(METRICS)}")
     return _BY_NAME[match[1]], match
 
 
@@ -68,18 +70,19 @@ def parse(name: Any) -> Metric:
     row, (_, number, cutoff) = METRICS[kind], match.groups()
     if row.needs == WHOLE and cutoff is not None:
         raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
-    if row.needs != WHOLE and (cutoff is None or int(cutoff) < 1):
-        raise ParameterError("metrics", name, f"give a cutoff >= 1, for instance '{match[1]}@10'")
+    if row.needs != WHOLE and not 0 < float(cutoff or 0) <= MAX_INDEX:
+        advice = f"give a cutoff >= 1 and <= {MAX_INDEX}, for instance '{match[1]}@10'"
+        raise ParameterError("metrics", name, advice)
     options: dict[str, Any] = {} if cutoff is None else {"k": int(cutoff)}
     if number is not None:
         if row.number is None:
             raise ParameterError("metrics", name, f"{match[1]} takes no parameter")
-        try:
-            value = float(number.replace("_", "-"))  # as of 1e-3
-        except ValueError:
-            raise ParameterError("metrics", name, f"{number!r} is not a number") from None
         keyword, check = row.number
-        options[keyword] = check(value)
+        try:
+            options[keyword] = check(float(number.replace("_", "-")))  # as of 1e-3
+        except ValueError as error:
+            told = getattr(error, "expected", f"{number!r} is not a number")
+            raise ParameterError("metrics", name, f"{keyword}: {told}") from None
     return replace(row, name=name, options=options)
 
 

@@ -80,8 +80,7 @@ class SGDRanker(Trained, BaseEstimator):
     n_layers : int, default=2
         Propagations of ``encoder="lightgcn"``.
     n_negatives : int or "auto", default="auto"
-        Per positive, also of a list, or per batch when shared; not used for in-batch negatives and full
-        losses.
+        Per positive, also of a list, or per batch when shared; none for in-batch negatives and full losses.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
         Where negatives come from. ``"in_batch"``: they are the positives of the other rows of the batch,
         which amounts to gamma = 1.
