@@ -117,8 +117,7 @@ class Trained(FactorRanker):
             holds one of this fit already, the fit goes on from there and ends with the bytes of an
             uninterrupted one.
         user_ids, item_ids : array of distinct labels, optional
-            External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
-            has some.
+            External ids of rows and columns, saved with the model; taken from ``X`` where it has some.
         columns : dict or "matrix", optional
             Ends the guess about a frame: ``{"user": "who", "item": "what"}`` names the columns (also
             ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.

@@ -41,6 +41,8 @@ def read(
     if matrix.times is not None and not halving:
         matrix = replace(matrix, times=None)
     if matrix.likes.nnz == 0:
+        if check_matrix(model, found.matrix, np.float64).likes.nnz:
+            raise InputError(f"X: its values are too small for {np.dtype(dtype)}; multiply them by a number")
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     return matrix, check_labels(*found.ids(user_ids, item_ids), matrix.shape), names
 

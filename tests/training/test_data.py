@@ -11,6 +11,7 @@ from rgals import RGALS
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.model_selection import split_interactions
+from rgals.runtime.errors import InputError
 from rgals.sgd import SGDRanker
 
 
@@ -40,3 +41,13 @@ def test_every_user_keeps_most_and_gives_at_least_one_of_two(valued):
     same = split_interactions(X.to_scipy(), (0.9, 0.1), random_state=3)
     for ours, theirs in zip((kept, held), same, strict=True):
         assert (ours.to_scipy() != theirs).nnz == 0
+
+
+@pytest.mark.parametrize("X", [np.full((4, 3), 1e-300), sp.csr_array(np.full((4, 3), 1e-300))])
+def test_values_that_float32_rounds_to_zero_are_refused_as_such(X):
+    """They were said to be no interactions."""
+    with pytest.raises(InputError, match="X: its values are too small for float32"):
+        RGALS(K=2, values="raw").fit(X)
+    assert RGALS(K=2, dtype="float64", values="raw").fit(X).seen_.nnz == X.size
+    with pytest.raises(InputError, match="no interactions"):
+        RGALS(K=2).fit(X * 0)
