@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.metrics._judged import numbers
 from rgals.metrics._served import served, source_of
 from rgals.metrics._table import DISLIKES, parse
 from rgals.metrics.catalogue import exposure
@@ -250,16 +251,16 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
         raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
     values: Any = np.ma.filled(np.ma.asarray(column, object), None)
     # What is no number, as "auto", is not drawn.
-    numbers = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
-    scores = np.asarray(found["mean_test_score"], float)
+    places = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
+    scores = numbers("search", found["mean_test_score"], "value", "; of folds give the mean")
     spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
     if "level" in found:
         level = np.asarray(found["level"])
-        numbers = np.where(level == level[np.isfinite(scores)].max(), numbers, np.nan)
-    drawn = np.isfinite(numbers) & np.isfinite(scores)
+        places = np.where(level == level[np.isfinite(scores)].max(), places, np.nan)
+    drawn = np.isfinite(places) & np.isfinite(scores)
     if not drawn.any():
         raise ParameterError("parameter", parameter, "no trial has a number for it and a score")
-    return numbers[drawn], scores[drawn], spread[drawn]
+    return places[drawn], scores[drawn], spread[drawn]
 
 
 _BATCH = 4096  # users

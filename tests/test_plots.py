@@ -103,6 +103,9 @@ def test_a_sweep_runs_through_the_best_of_each_value(X):
     assert plots.sweep({8: 0.1, 16: 0.2}, "K").get_xscale() == "linear"
     with pytest.raises(ParameterError, match=r"alpha.*the search has K, reg"):
         plots.sweep(found, "alpha")
+    for folds in ([[0.1, 0.2], [0.3, 0.2]], [[0.1, 0.2], [0.3]], ["low", "high"]):
+        with pytest.raises((InputError, InputTypeError), match="^search must (hold|have one)"):
+            plots.sweep(dict(zip((8, 16), folds, strict=True)), "K")
     with pytest.raises(ParameterError, match="no trial has a number"):
         plots.sweep({"auto": 0.3}, "reg")
 

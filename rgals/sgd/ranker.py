@@ -108,8 +108,7 @@ class SGDRanker(Trained, BaseEstimator):
     warmup : float in [0, 1), default=0
         Share of the training during which the learning rate rises from 0.
     batch_size : int, "auto" or None, default="auto"
-        Users for full losses and lists, positives for sampled losses. None is 256 users, 64 lists or 4096
-        positives.
+        Users for full losses and lists, else positives. None is 256 users, 64 lists or 4096 positives.
     n_epochs : int or "auto", default="auto"
         With ``early_stopping``, whose patience ends a fit, "auto" allows ten times as many.
     init_scale : float > 0, default=0.1
