@@ -203,7 +203,7 @@ def source_of(model: Any) -> Scores:
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
-        pair = as_factors(*model, names := ("user factors", "item factors"))
+        pair = as_factors(model[0], model[1], names := ("user factors", "item factors"))
         # A few items rank last, as with a function; one look without an array of marks comes first.
         for name, factors, enough in zip(names, pair, (np.any, np.all), strict=True):
             if np.isnan(factors.min(initial=0.0)) and enough(lost := np.isnan(factors).any(axis=1)):
