@@ -33,8 +33,7 @@ def coverage(exposures: np.ndarray) -> float:
 
     References
     ----------
-    Herlocker et al., "Evaluating collaborative filtering recommender systems", ACM TOIS 22(1), 2004, section
-    4.2.
+    Herlocker et al., "Evaluating collaborative filtering recommender systems", TOIS 22(1), 2004, section 4.2.
 
     >>> coverage(np.array([2, 1, 0, 0]))
     0.5

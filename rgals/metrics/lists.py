@@ -189,8 +189,7 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
 
     References
     ----------
-    Moffat and Zobel, "Rank-biased precision for measurement of retrieval effectiveness", ACM TOIS 27(1),
-    2008.
+    Moffat and Zobel, "Rank-biased precision for measurement of retrieval effectiveness", TOIS 27(1), 2008.
 
     >>> rbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # 0.5 * (0.5 + 0.25)
     array([0.375])

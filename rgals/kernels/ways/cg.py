@@ -124,8 +124,7 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
 def solve(row, work, rows, basis, scratch):
     """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero; see `Way`.
 
-    It gives up if a weight is negative, the steps would cost more than a factorisation, or something is not
-    finite.
+    It gives up if a weight is negative, a factorisation would cost less, or something is not finite.
     """
     worth, most = work.worth[row.number], work.most
     # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
