@@ -31,7 +31,7 @@ _FACTORS = 64.0, 1024.0
 _REGS = 0.01, 0.7
 # Of the largest pull that reg is at most. No data set reaches it (0.3 of it at most), but parts of few users
 # do: against 0.4 of it everywhere NDCG@10 rose by 8, 2 and 0 % where 150, 500 and 1,500 were left.
-_MOST, _PULL, _NOISE = 0.7, 0.4, 0.9
+_LEAST, _PULL, _MOST, _NOISE = 0.3, 0.4, 0.7, 0.9
 
 
 class Setting(NamedTuple):
@@ -72,15 +72,10 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     reg *= (20 / column) ** numbers.reg_length / k**numbers.reg_factors
     reg = float(np.clip(reg, *_REGS))
     if degrees.matrix is not None:
-        # In small matrices even popularity would drown. Of one that is all popularity 0.7 of it is left out,
-        # elsewhere less: where rows and columns are so long that the noise is below 1 / sqrt(l) + 1 / sqrt(m)
-        # of it, and where the cohesion is that of large matrices.
-        share = min(_NOISE * (row**-0.5 + column**-0.5), _MOST, max(_PULL, _PULL / max(known, 1e-9)))
-        # Of users who choose at random the cohesion is `chance`, within a few per cent; of data sets from 1.2
-        # times that on.
-        (users, items), n = degrees.filled, max(degrees.nnz, 1)
-        chance = max(((1 - users / n) * (1 - items / n)) ** 2, 1e-12)
-        share = max(share, min(_MOST, _MOST - 5 * (known / chance - 1.03)))
+        # In small matrices even popularity would drown. Where rows and columns are long, noise stays below
+        # 1 / sqrt(l) + 1 / sqrt(m) of it; where they are short, the more so the smaller the cohesion.
+        noise, bound = _NOISE * (row**-0.5 + column**-0.5), _PULL / max(known, 1e-9)
+        share = max(_LEAST, min(noise, _MOST, max(_PULL, bound)))
         reg = min(reg, share * largest_pull(degrees.matrix, alpha, reg / share))
     return Setting(alpha, reg, numbers.exponent * math.log(1 / r))
 
