@@ -12,7 +12,7 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 from rgals.kernels import library
-from rgals.runtime.caches import Entries, cache_of, warn_uncached
+from rgals.runtime.caches import Entries, cache_of, ctrl_c_waits, warn_uncached
 
 
 class _Entries(Entries):
@@ -22,6 +22,12 @@ class _Entries(Entries):
         if data is not None:
             library.load_for(data)
         return data
+
+
+class _Entry(CPUDispatcher):
+    def compile(self, sig: Any) -> Any:
+        with ctrl_c_waits():
+            return super().compile(sig)
 
 
 def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -44,7 +50,8 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if not isinstance(getattr(dispatcher, "_cache", None), caching.NullCache):
         warn_uncached(f"numba {numba.__version__} keeps its cache in another way")
         return dispatcher
-    dispatcher._cache = cache_of(function, library.SOURCES, _Entries) or dispatcher._cache
+    dispatcher.__class__, cache = _Entry, cache_of(function, library.SOURCES, _Entries)
+    dispatcher._cache = cache or dispatcher._cache
     return dispatcher
 
 

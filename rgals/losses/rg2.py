@@ -36,8 +36,7 @@ class RG2(Loss):
         Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs
         the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
     user_exponent : float, default=0.0
-        Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor scaled to mean 1 over the
-        interactions.
+        Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor of mean 1 over interactions.
     item_exponent : float or "auto", default="auto"
         "auto" is ``-0.22 log r`` with the cohesion r of the matrix (`rgals.matrix.cohesion`), mostly -0.1 to
         -0.6, where ``alpha`` is "auto" too: they were fitted together. It is 0 where ``alpha`` is set.

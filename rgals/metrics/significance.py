@@ -145,8 +145,7 @@ def holm(p_values: Any) -> np.ndarray:
 
     References
     ----------
-    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
-    1979.
+    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. of Statistics 6, 1979.
 
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])

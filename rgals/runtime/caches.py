@@ -18,8 +18,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,9 @@ def stamp(sources: tuple[Path, ...]) -> str:
 _stamp_at_first = functools.cache(stamp)  # of the sources as they were imported
 
 
-def _get_numba_ready() -> None:
-    """Have numba read its registries, once. What Ctrl-C interrupted there would be lost: it waits."""
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Keep Ctrl-C back: what it interrupts of numba and LLVM is lost, freed twice or locked for ever."""
     told: list[int] = []
     before = signal.getsignal(signal.SIGINT)
     # Other threads do not hear of Ctrl-C, and a handler that is not Python's interrupts nothing of Python.
@@ -118,7 +119,7 @@ def _get_numba_ready() -> None:
     if waits:
         signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     try:
-        cpu_target.target_context.refresh()
+        yield
     finally:
         if waits:
             signal.signal(signal.SIGINT, before)
@@ -155,7 +156,7 @@ class Entries:
                 content = self._path(folder, key).read_bytes()
                 if hashlib.sha256(content[_LENGTH:]).digest() == content[:_LENGTH]:
                     return loads(content[_LENGTH:])
-        _get_numba_ready()  # to compile it
+        cpu_target.target_context.refresh()  # reads numba's registries, once
         return None
 
     def save(self, key: tuple, data: Any) -> None:

@@ -115,8 +115,7 @@ class Updated(FoldIn):
         nothing to start from. Interactions that change nothing, as a frame without rows, change no bit.
 
         The call copies factors and interactions: one call a day costs little more than the rows it solves,
-        one call an event much more. Two calls at once wait for each other; do not `fit` the same object at
-        the same time.
+        one call an event much more. Two calls at once wait for each other; do not `fit` beside them.
 
         Examples
         --------
@@ -347,8 +346,7 @@ class Updated(FoldIn):
         Returns
         -------
         Drift
-            A named tuple: ``merged``, the share of interactions that updates have changed since the fit, and
-            ``fall``.
+            A named tuple: ``merged``, the share of interactions that updates have changed, and ``fall``.
 
         Raises
         ------

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ from pathlib import Path
 import numba
 import pytest
 from numba import njit
+from numba.core.registry import CPUDispatcher
 
 import rgals.kernels.compile as kernel_compile
 
@@ -318,3 +320,25 @@ def test_ctrl_c_while_numba_gets_ready_breaks_no_later_fit(tmp_path):
     told = [sys.executable, "-c", CTRL_C]
     done = subprocess.run(told, env=environment, capture_output=True, text=True)
     assert done.stdout.split("\n")[:2] == ["stopped 0", "disturbed [[True, False]]"], done
+
+
+def test_ctrl_c_waits_for_code_to_be_loaded(monkeypatch):
+    """Interrupted there, LLVM's lock stayed locked, so that the fit hung, or memory was freed twice."""
+    loaded = []
+
+    def load(dispatcher, sig):
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(sig)
+
+    @kernel_compile.entry
+    def add(x):
+        return x + 1
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(CPUDispatcher, "compile", load)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            add(1)
+        assert len(loaded) == 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
