@@ -91,7 +91,7 @@ def convert(
         Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must
         fit: a text takes its bytes and about 40 more.
     columns : dict, optional
-        Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; else by name.
+        Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; else by their names.
     min_value, binarize, duplicates, delimiter, header, encoding
         As in `read_interactions`; ``duplicates`` is "sum", "max" or "error".
     progress : bool, default False

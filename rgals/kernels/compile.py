@@ -50,8 +50,8 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if not isinstance(getattr(dispatcher, "_cache", None), caching.NullCache):
         warn_uncached(f"numba {numba.__version__} keeps its cache in another way")
         return dispatcher
-    dispatcher.__class__, cache = _Entry, cache_of(function, library.SOURCES, _Entries)
-    dispatcher._cache = cache or dispatcher._cache
+    dispatcher.__class__ = _Entry
+    dispatcher._cache = cache_of(function, library.SOURCES, _Entries) or dispatcher._cache
     return dispatcher
 
 

@@ -29,8 +29,9 @@ _COHESION = 1.0, 25.0
 _LENGTH = 2.0, 2000.0
 _FACTORS = 64.0, 1024.0
 _REGS = 0.01, 0.7
-# Of the largest pull that reg is at most. No data set reaches it (0.3 of it at most), but parts of few users
-# do: against 0.4 of it everywhere NDCG@10 rose by 8, 1 and 0 % where 150, 500 and 1,500 were left.
+# Shares of the largest pull that bound reg: the least, where r is 1 and more, the most; what noise counts.
+# No data set reaches its bound (0.3 of the pull at most), but parts of few users do: against 0.4 of it
+# everywhere NDCG@10 rose by 8, 1 and 0 % where 150, 500 and 1,500 were left.
 _LEAST, _PULL, _MOST, _NOISE = 0.3, 0.4, 0.7, 0.9
 
 
