@@ -66,7 +66,7 @@ LOSSES_BY_FEATURE = Table(
         "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
         'fit(open_matrix("data.rgals"))': "the bytes of the fit in memory, whatever the blocks that are read",
-        'device="cuda"': "the objectives of the CPU, but for rounding (numpy for CuPy, never on a device)",
+        'device="cuda"': "the objectives of the CPU, but for rounding (also on an NVIDIA H200)",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
     },
@@ -104,6 +104,7 @@ SOLVERS_BY_FEATURE = Table(
         ("fit(item_features=...)", 'solver="svd"'): "knows no features",
         ('init="spectral"', 'solver="svd"'): "starts from nothing",
         ('device="cuda"', 'solver="dense"'): "device='cpu'",
+        ('device="cuda"', 'solver="pcg"'): "solved exactly on a GPU",
         ("reg_exponent=0.5", 'solver="svd"'): "it needs reg_exponent=1",
     },
 )

@@ -23,9 +23,7 @@ _TILES_IN_A_PIECE = 16
 
 _LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
 
-# Of a GPU, whose every place of the lists is a pass over the scores: the longest list, items of a tile, and
-# queries at once.
-_LONGEST, _TILE, _QUERIES = 1024, 1 << 14, 1 << 12
+_LONGEST = 1024  # of the lists that a GPU makes, place by place
 
 # Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
 _ALONE = 1 << 22
@@ -299,40 +297,29 @@ def topk_dense(
 def _device_topk(
     device: Device, queries: np.ndarray, items: np.ndarray, n: int, exclude: CSR, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`topk` on a GPU: a tile of scores by one product, and the best of each query one after the other."""
+    """`topk` on a GPU: the scores of some queries by one product, and then the best of each."""
     # `scale`: factor on the scores of each item, (N,) or (0,); NaN removes it.
     if n > _LONGEST:
-        why = "every place of the lists is a pass over the scores; use the CPU"
+        why = "the lists are filled place by place; use the CPU"
         raise ParameterError("n", n, f"device='cuda' takes at most {_LONGEST}: {why}")
-    xp, up, size = device.xp, device.upload, items.dtype.itemsize
-    on_device, factor = up(items), up(scale)
-    tile = min(_TILE, len(items))
+    xp, up = device.xp, device.upload
+    on_device, factor, kernel = (
+        up(items),
+        up(scale) if len(scale) else 0,
+        device.kernel("best_of_rows", items.dtype),
+    )
     ids, best = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), items.dtype)
 
     def block(start: int, stop: int) -> None:
-        some, removed = up(queries[start:stop]), exclude.slice_rows(start, stop)
-        every, of = xp.arange(stop - start), np.repeat(np.arange(stop - start), removed.row_counts)
-        found = xp.full((stop - start, n), -1, np.int32)
-        top = xp.full((stop - start, n), -np.inf, items.dtype)
-        for first in range(0, len(items), tile):
-            part = slice(first, first + tile)
-            scores = some @ on_device[part].T
-            if len(scale):
-                scores *= factor[part]
-            scores = xp.where(xp.isnan(scores), -np.inf, scores).astype(items.dtype)
-            here = (removed.indices >= first) & (removed.indices < first + tile)
-            scores[up(of[here]), up(removed.indices[here] - first)] = -np.inf
-            # Of equal scores `argmax` takes the first: those of the list so far, which have smaller ids.
-            pool, before = xp.concatenate([top, scores], axis=1), found.copy()
-            for place in range(n):
-                at = pool.argmax(axis=1)
-                found[:, place] = xp.where(at < n, before[every, xp.minimum(at, n - 1)], first + at - n)
-                top[:, place] = pool[every, at]
-                pool[every, at] = -np.inf
-        best[start:stop] = device.download(top)
-        ids[start:stop] = np.where(np.isneginf(best[start:stop]), -1, device.download(found))
+        removed, scores = exclude.slice_rows(start, stop), up(queries[start:stop]) @ on_device.T
+        found, top = xp.empty((stop - start, n), np.int32), xp.empty((stop - start, n), items.dtype)
+        pairs = up(removed.indptr), up(removed.indices) if removed.nnz else 0
+        count, none = np.int64(len(items)), items.dtype.type(-np.inf)
+        kernel((stop - start,), (256,), (scores, count, factor, *pairs, np.int32(n), none, found, top))
+        ids[start:stop], best[start:stop] = device.download(found), device.download(top)
 
     longest = int(exclude.row_counts.max(initial=0))
-    each = size * (3 * tile + queries.shape[1] + 4 * n) + 16 * longest
-    device.chunks(len(queries), each, block, most=_QUERIES)
+    device.chunks(
+        len(queries), items.dtype.itemsize * (len(items) + queries.shape[1] + 2 * n) + 4 * longest, block
+    )
     return ids, best

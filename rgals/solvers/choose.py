@@ -14,7 +14,7 @@ def exact_backend(model: Any, steps: int | None = None) -> Backend:
         return CPUBackend(model.n_jobs, steps)
     from rgals.solvers.cuda.backend import CuPyBackend
 
-    return CuPyBackend(model.device, steps)
+    return CuPyBackend(model.device)
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:

@@ -17,7 +17,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.base import Backend
-from rgals.solvers.cuda import is_cuda
+from rgals.solvers.cuda import MOST_FACTORS, is_cuda
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
 from rgals.solvers.readout import check_readout
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
@@ -132,6 +132,9 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
     yield "device", not cuda and model.device != "cpu", "N stands for a device's number, as in 'cuda:0'"
     yield "device", cuda and dislikes, "dislikes are solved on device='cpu' only"
     yield "solver", cuda and model.solver == "dense", "the float64 reference runs on device='cpu' only"
+    few = "rows are solved exactly on a GPU, which takes less time there; leave it 'auto'"
+    yield "solver", cuda and model.solver == "pcg", few
+    yield "K", cuda and model.K > MOST_FACTORS, f"device='cuda' takes at most {MOST_FACTORS} factors"
     yield "init_scale", model.init_scale and model.init == SPECTRAL, "it scales init='random'; leave it None"
     hard = read_hard_negatives(model.hard_negatives)
     if hard is not None:

@@ -52,7 +52,7 @@ def pretend(monkeypatch):
     """``device="cuda"`` is the stand-in."""
 
     def here(device):
-        monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (device.xp, device._cupyx))
+        monkeypatch.setattr(cuda_device, "_import_cupy", lambda: device.xp)
 
     return here
 

@@ -1,5 +1,5 @@
-"""An NVIDIA GPU through CuPy's array functions, loaded on demand."""
+"""An NVIDIA GPU through CuPy, loaded on demand."""
 
-from rgals.solvers.cuda.device import Device, is_cuda, open_device
+from rgals.solvers.cuda.device import MOST_FACTORS, Device, is_cuda, open_device
 
-__all__ = ["Device", "is_cuda", "open_device"]
+__all__ = ["MOST_FACTORS", "Device", "is_cuda", "open_device"]

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rgals.runtime.errors import DeviceError, DeviceMemoryError, MissingDependencyError, ParameterError
 
+MOST_FACTORS = 1024  # factors: so many of a row fit the memory that its threads share
 _HOST_EIGH = 192  # up to so many factors LAPACK beats cuSOLVER, whose call alone takes milliseconds
 _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
-_BATCH = 1 << 15  # most systems of one batched call
 LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
 _INSTALL = "pip install 'rgals[cuda13]' (or 'rgals[cuda12]', by the CUDA version that nvidia-smi shows)"
@@ -21,25 +22,25 @@ def is_cuda(device: Any) -> bool:
     return isinstance(device, str) and re.fullmatch(r"cuda(:\d+)?", device) is not None
 
 
-def _import_cupy() -> tuple[Any, Any]:
-    """CuPy and its extensions; errors hold the line that installs what is missing."""
+def _import_cupy() -> Any:
+    """CuPy; errors hold the line that installs what is missing."""
     needed = "device='cuda' needs CuPy"
     try:
         import cupy
 
         needed = "CuPy is here, but CUDA's libraries are not"
-        import cupyx.lapack  # which loads cuBLAS and cuSOLVER
+        import cupyx.lapack  # noqa: F401 - which loads cuBLAS and cuSOLVER
     except ImportError as error:
         said = str(error).partition("\n")[0]
         raise MissingDependencyError(f"{needed} ({said}): {_INSTALL}") from error
-    return cupy, cupyx
+    return cupy
 
 
 def open_device(name: str = "cuda") -> "Device":
     """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second."""
     if not is_cuda(name):
         raise ParameterError("device", name, "give 'cpu', 'cuda' or 'cuda:N'")
-    cupy, cupyx = _import_cupy()
+    cupy = _import_cupy()
     ordinal = int(name.partition(":")[2] or 0)
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -50,19 +51,21 @@ def open_device(name: str = "cuda") -> "Device":
         raise DeviceError(f"device={name!r}: this machine has no CUDA device; set device='cpu'")
     if ordinal >= count:
         raise ParameterError("device", name, f"this machine has the devices cuda:0 to cuda:{count - 1}")
-    return Device(cupy, cupyx, ordinal)
+    return Device(cupy, ordinal)
 
 
 class Device:
-    """One device: arrays, batched factorisations, and work in chunks that fit its memory."""
+    """One device: arrays, kernels, and work in chunks that fit its memory."""
 
-    def __init__(self, cupy: Any, cupyx: Any, ordinal: int = 0) -> None:
-        self.xp, self._cupyx, self.ordinal = cupy, cupyx, ordinal
+    def __init__(self, cupy: Any, ordinal: int = 0) -> None:
+        self.xp, self.ordinal = cupy, ordinal
         with self.active():
             # Bytes of temporary memory: a constant of the device, not what happens to be free, so that two
             # runs cut their work alike and agree to the last bit. Where even that is not to be had, chunks
             # are halved.
             self.room = min(_WORKSPACE, self.memory()[1] // 8)
+        self.processors = self.active().attributes["MultiProcessorCount"]
+        self._kernels: dict[Any, Any] = {}
 
     def active(self) -> Any:
         """A context in which this is the current device."""
@@ -84,10 +87,15 @@ class Device:
         """Whether an array is one of the device's."""
         return isinstance(array, self.xp.ndarray)
 
-    def solve(self, A: Any, b: Any) -> Any:
-        """Solutions of systems, (n, k, k) and (n, k); LinAlgError where one is not positive definite."""
-        with self._cupyx.errstate(linalg="raise"):
-            return self._cupyx.lapack.posv(A, b)
+    def kernel(self, name: str, dtype: np.dtype, **macros: int) -> Any:
+        """The kernel of a file ``name.cu`` for floats of ``dtype``, compiled once with these macros."""
+        if (name, dtype, *macros.items()) not in self._kernels:
+            given = {"REAL": {"float32": "float", "float64": "double"}[np.dtype(dtype).name], **macros}
+            options = ("--std=c++17", *(f"-D{macro}={value}" for macro, value in given.items()))
+            code = (Path(__file__).parent / f"{name}.cu").read_text()
+            compiled = self.xp.RawModule(code=code, options=options).get_function(name)
+            self._kernels[name, dtype, *macros.items()] = compiled
+        return self._kernels[name, dtype, *macros.items()]
 
     def eigenvectors(self, symmetric: Any) -> Any:
         """Orthogonal V, float64, that makes ``V^T A V`` diagonal."""
@@ -96,7 +104,7 @@ class Device:
         return self.xp.linalg.eigh(symmetric)[1]
 
     def chunks(
-        self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = _BATCH
+        self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = 1 << 22
     ) -> None:
         """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long."""
         # It must be able to run again for a part that ended for lack of memory, of which one of the n needs

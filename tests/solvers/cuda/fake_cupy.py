@@ -1,17 +1,73 @@
 """A stand-in for CuPy in host memory: numpy's functions on arrays that do not mix with numpy's own.
 
-Everything above CuPy runs unchanged on it.
+Everything above CuPy runs unchanged on it, and so do the kernels, by `emulator.cpp` and a compiler of C++.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import scipy.linalg
+import pytest
 
 from rgals.solvers.cuda import Device
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+
+@functools.cache
+def compiled(code, options, name):
+    """A kernel's emulation: a function of blocks, threads and the addresses of arguments."""
+    if COMPILER is None:
+        pytest.skip("no compiler of C++, which the GPU's kernels are emulated with")
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
+        source.write_text(code)
+        command = [COMPILER, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options, f"-DKERNEL={name}"]
+        files = [f'-DSOURCE="{source}"', Path(__file__).parent / "emulator.cpp", "-o", out]
+        subprocess.run([*command, *files], check=True)
+        launch = ctypes.CDLL(str(out)).launch
+    launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    return launch
+
+
+class FakeModule:
+    """``cupy.RawModule``."""
+
+    def __init__(self, code, options):
+        self.code, self.options = code, options
+
+    def get_function(self, name):
+        launch = compiled(self.code, self.options, name)
+
+        def kernel(grid, block, args):
+            held = [np.array(a.ctypes.data if isinstance(a, FakeArray) else a) for a in args]
+            assert all(a.flags.c_contiguous for a in args if isinstance(a, FakeArray))
+            places = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+            assert launch(*grid, *block, places) == 0, "a barrier that only some threads reach"
+
+        return kernel
+
+
+class FakePlace:
+    """``cupy.cuda.Device``."""
+
+    attributes = {"MultiProcessorCount": 2}
+
+    def __init__(self, ordinal):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
 
 
 class FakeArray(np.ndarray):
@@ -80,13 +136,14 @@ class FakeCuPy(_Module):
     """The part of the ``cupy`` module that rgals uses."""
 
     ndarray = FakeArray
+    RawModule = FakeModule
     __version__ = "0"
 
     def __init__(self, memory):
         super().__init__(np)
         self.linalg = _Module(np.linalg)
         self.cuda = SimpleNamespace(
-            Device=lambda ordinal: nullcontext(),
+            Device=FakePlace,
             runtime=SimpleNamespace(
                 memGetInfo=lambda: (memory, memory),
                 getDeviceCount=lambda: 1,
@@ -107,44 +164,8 @@ class FakeCuPy(_Module):
         return np.array(array).view(np.ndarray)
 
 
-class _Lapack:
-    """``cupyx.lapack``: one right-hand side, the upper triangles as C counts, errors only where asked for."""
-
-    def __init__(self):
-        self.strict = False
-
-    def posv(self, A, b):
-        assert A.shape[:2] == b.shape
-        assert A.dtype == b.dtype
-        x = np.zeros_like(FakeArray.bare(b))
-        for i, (a, right) in enumerate(zip(*FakeArray.bare((A, b)))):
-            _, x[i], info = scipy.linalg.lapack.get_lapack_funcs("posv", (a,))(a, right, lower=0)
-            if info and self.strict:
-                raise np.linalg.LinAlgError("potrfBatched")
-        return on_device(x)
-
-
-class FakeCuPyX:
-    """The part of ``cupyx``."""
-
-    def __init__(self):
-        self.lapack = _Lapack()
-
-    def errstate(self, linalg):
-        lapack = self.lapack
-
-        class Strict:
-            def __enter__(self):
-                lapack.strict = linalg == "raise"
-
-            def __exit__(self, *error):
-                lapack.strict = False
-
-        return Strict()
-
-
 class FakeDevice(Device):
     """A `Device` on `FakeCuPy`."""
 
     def __init__(self, memory=1 << 29):
-        super().__init__(FakeCuPy(memory), FakeCuPyX())
+        super().__init__(FakeCuPy(memory))

@@ -1,4 +1,4 @@
-"""What the device backend promises beyond the contract: the same result in any cut and any memory."""
+"""What the device backend promises beyond the contract: any length of rows, any memory, errors by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import DeviceMemoryError
 from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
-from rgals.solvers.cuda import backend as cuda_backend
-from rgals.solvers.cuda.backend import CuPyBackend, column_sums, gram, padded_length
+from rgals.solvers.cuda.backend import CuPyBackend, column_sums, gram
 from rgals.solvers.dense import DenseBackend
 
 REG, NU = 0.03, 0.9
@@ -64,41 +63,15 @@ def test_row_lengths_around_the_number_of_factors(name, K, numpy_device):
 
 
 @pytest.mark.few(4)
-@pytest.mark.parametrize("segment", [7, 12])
-@pytest.mark.parametrize("name", ["rg2", "rgx-half", "ials", "rg2-signed"])
-def test_rows_longer_than_a_segment_are_cut(name, segment, device, monkeypatch):
-    monkeypatch.setattr(cuda_backend, "SEGMENT", segment)
-    for side in SIDES:
-        rows, fixed, coefficients = setting(LOSSES[name], side, 6, valued=True)
-        backend = CuPyBackend(device)
-        compare(backend, rows, fixed, coefficients, 1e-9)
-        assert any(b.length > segment and len(b.rows) > 1 for b in backend._sides[0].batches)
-        oracle = DenseBackend().half_step(rows, fixed, coefficients)
-        if not coefficients.coupled:
-            step = CuPyBackend(device, 40).half_step(rows, fixed, coefficients)
-            np.testing.assert_allclose(step.factors, oracle.factors, atol=1e-8)
-
-
-@pytest.mark.few(4)
 @pytest.mark.parametrize("name", ["rg2", "rg2-row-only", "rgx-half", "rg2-signed"])
 @pytest.mark.parametrize("size", [1, 3_000, 40_000])
 def test_the_result_does_not_depend_on_the_memory_budget(name, size, numpy_device):
     for side in SIDES:
-        rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True)
+        rows, fixed, coefficients = setting(LOSSES[name], side, 36, valued=True)
         whole = CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
         numpy_device.room = size
         cut = CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
         np.testing.assert_allclose(cut.factors, whole.factors, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["rg2", "rgx-half", "rg2-signed"])
-def test_a_full_device_is_answered_by_smaller_chunks(name, small):
-    for side in SIDES:
-        rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True)
-        device = small(max(12 * rows.n_rows, 12 * rows.n_cols, rows.nnz) * 8)
-        compare(CuPyBackend(device), rows, fixed, coefficients, 1e-9)
-        assert FakeArray.refused
-        assert device.room < 1 << 20
 
 
 def test_a_device_that_is_too_small_says_so(small):
@@ -151,19 +124,6 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
         np.testing.assert_allclose(Q @ Q.T, cpu @ cpu.T, atol=tolerance * np.abs(cpu @ cpu.T).max())
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("name", ["rg2", "rgx", "ials"])
-def test_conjugate_gradients_agree_with_the_cpu_in_a_fit(name, device):
-    loss = LOSSES[name]
-    users = as_csr(interactions(valued=True), dtype=np.float64)
-    problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, NU)
-    start = factors(users.n_rows, 6, seed=3)
-    ours = als(problem, start.copy(), CuPyBackend(device, 2), n_iter=4)[1]
-    theirs = als(problem, start.copy(), CPUBackend(steps=2), n_iter=4)[1]
-    for a, b in zip(ours, theirs):
-        assert a["objective"] == pytest.approx(b["objective"], rel=1e-8)
-
-
 def test_factors_stay_where_they_are(numpy_device):
     backend = CuPyBackend(numpy_device)
     rows, fixed, coefficients = setting(LOSSES["ials"], "user", 12)
@@ -208,18 +168,6 @@ def test_the_matrix_is_sent_once(numpy_device, monkeypatch):
         als(problem, factors(400, 6, np.float32), CuPyBackend(numpy_device), n_iter=n_iter)
         large.append([size for size in sent if size >= users.nnz * 4])
     assert large[0] == large[1] and len(large[0]) == 2, "the indices of both sides, in the first iteration"
-
-
-# ---------------------------------------------------------------------- plans
-
-
-def test_padded_lengths_waste_at_most_a_quarter():
-    n = np.arange(1, 5000)
-    length = padded_length(n)
-    assert (length >= n).all() and (length % 4 == 0).all()
-    assert (length[16:] <= 1.25 * n[16:] + 1).all()
-    assert (np.diff(length) >= 0).all()
-    assert len(np.unique(length)) < 50
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -36,7 +36,7 @@ def test_without_a_device_it_says_so(benchmark, monkeypatch, capsys):
 @pytest.mark.few(0)
 def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_device, pretend):
     pretend(numpy_device)
-    monkeypatch.setattr(benchmark, "implicit_seconds", lambda X, K: 0.5)
+    monkeypatch.setattr(benchmark, "implicit_seconds", lambda X, K, device: 0.5)
     monkeypatch.setattr(
         benchmark.subprocess,
         "run",

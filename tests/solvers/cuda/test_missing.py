@@ -42,7 +42,7 @@ def with_devices(monkeypatch, count):
     cp = types.SimpleNamespace(
         cuda=types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=answer))
     )
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (cp, None))
+    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: cp)
 
 
 CALLS = {
@@ -100,6 +100,10 @@ def test_other_names_are_refused(device):
 def test_what_a_device_cannot_do_is_refused_before_it_is_looked_for():
     with pytest.raises(ParameterError, match=r"solver='dense' .*device='cpu'"):
         RGALS(K=4, solver="dense", device="cuda").fit(interactions())
+    with pytest.raises(ParameterError, match=r"solver='pcg' .*exactly on a GPU"):
+        RGALS(K=4, solver="pcg", device="cuda").fit(interactions())
+    with pytest.raises(ParameterError, match=r"K=1025 .*at most 1024"):
+        RGALS(K=1025, device="cuda").fit(interactions())
 
 
 def test_this_machine_answers_with_one_of_these_errors_or_works():
