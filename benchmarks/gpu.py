@@ -1,5 +1,7 @@
 """Everything that only a GPU can show, in one command: `python benchmarks/gpu.py [--out FILE.jsonl]`.
 
+`--table` prints what was recorded in gpu_results.jsonl, and needs no GPU.
+
 Runs the tests that need a device, then measures on the same machine, in the same run:
 
 - the device's limits: bytes a second of a large copy (read and written), float32 operations a second of a
@@ -25,10 +27,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "gpu_results.jsonl"
 sys.path[:0] = [str(ROOT)]  # a machine without a network runs from the checkout
 
 import numpy as np  # noqa: E402
@@ -179,6 +183,24 @@ def least_work(X: sp.csr_matrix, K: int, method: str) -> tuple[float, float]:
     return flops, gathered
 
 
+def half_steps(report: Report, device: Device, X: sp.csr_matrix, factors: list[int]) -> None:
+    """Milliseconds of RG2's two half-steps: where an iteration's time goes."""
+    report.title("Half-steps of RG2, milliseconds, best of four", ["K", "users", "items"])
+    rows = as_csr(X, dtype=np.float32)
+    coefficients = RG2(0.05).coefficients(Degrees.of(rows))
+    for K in factors:
+        best = []
+        for matrix, make in ((rows, coefficients.user_side), (rows.transpose(), coefficients.item_side)):
+            backend, side = CuPyBackend(device), make(matrix, 0.05, 1.0)
+            fixed = np.random.default_rng(1).standard_normal((matrix.n_cols, K), np.float32)
+            there = backend.upload(fixed)
+            work = partial(backend.half_step, matrix, there, side)
+            best.append(1e3 * min(seconds_of(device, work, 1) for _ in range(4)))
+        report.row(
+            "half-steps", [str(K), *(f"{ms:.1f}" for ms in best)], K=K, users_ms=best[0], items_ms=best[1]
+        )
+
+
 def fit_seconds(X: sp.csr_matrix, K: int, device: str, n_iter: int, params: dict[str, Any]) -> float:
     """Seconds of an iteration, the first left out: it uploads, compiles and plans."""
     how = {"n_iter": n_iter, "init": "random", "device": device, "random_state": 0}
@@ -293,6 +315,36 @@ def eigendecompositions(report: Report, device: Device, factors: list[int]) -> N
         report.row("eigh", [str(K), f"{host:.2f}", f"{there:.2f}"], K=K, host_ms=host, device_ms=there)
 
 
+def recorded(rows: list[dict[str, Any]]) -> str:
+    """Tables of recorded lines."""
+    text = []
+    for what, title, columns in (
+        ("iteration", "Seconds an iteration", "method, seconds, cpu_seconds, implicit_seconds"),
+        ("half-steps", "Milliseconds of a half-step of RG2 exact", "blocks, users_ms, items_ms"),
+        ("topk", "Top 10 of the items, users a second", "users_per_second, cpu_users_per_second"),
+    ):
+        names = columns.split(", ")
+        shown = {
+            "seconds": "GPU",
+            "cpu_seconds": "16 CPU cores",
+            "implicit_seconds": "implicit's CG on the GPU",
+        }
+        shown |= {"blocks": "blocks of threads a multiprocessor", "users_ms": "users", "items_ms": "items"}
+        shown |= {"users_per_second": "GPU", "cpu_users_per_second": "16 CPU cores"}
+        lines = [
+            f"| K | {' | '.join(shown.get(name, name) for name in names)} |",
+            "|---" * (len(names) + 1) + "|",
+        ]
+        for row in rows:
+            if row["what"] == what:
+                cells = ("" if row[n] is None else f"{row[n]:,.3g}" if row[n] < 1e3 else f"{row[n]:,.0f}"
+                         for n in names[what == "iteration":])  # fmt: skip
+                first = [str(row["K"]), row["method"]] if what == "iteration" else [str(row["K"])]
+                lines.append(f"| {' | '.join([*first, *cells])} |")
+        text.append(f"{title}:\n\n" + "\n".join(lines))
+    return "\n\n".join(text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run everything; 0 where all tests passed, 1 where one failed, 2 where there is no device."""
     parser = argparse.ArgumentParser(
@@ -305,11 +357,15 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=520.0, help="start nothing after so long (520)")
     parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print what was recorded, and stop")
     parser.add_argument("--no-cpu", action="store_true", help="do not measure the CPU path")
     parser.add_argument("--oracle-users", type=int, default=600, help="users of the oracle's data (600)")
     parser.add_argument("--product", type=int, default=8192, help="size of the limiting product (8192)")
     parser.add_argument("--out", type=Path, help="append JSON lines to this file")
     args = parser.parse_args(arguments)
+    if args.table:
+        print(recorded([json.loads(line) for line in RESULTS.read_text().splitlines()]))
+        return 0
     try:
         device = open_device("cuda")
     except (MissingDependencyError, DeviceError) as error:
@@ -336,10 +392,11 @@ def main(arguments: list[str] | None = None) -> int:
         errors(report, device, args.oracle_users, 64)
         eigendecompositions(report, device, [*args.K, *([512, 1024] if max(args.K) >= 64 else [])])
     X = skewed(*args.shape)
+    half_steps(report, device, X, args.K)
     iterations(report, device, X, args.K, (copy_rate, flop_rate), not args.no_cpu)
     ranking(report, X, args.K, flop_rate)
     return 0 if passed else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__" and (code := main()):
+    sys.exit(code)

@@ -31,7 +31,7 @@ from rgals.sgd.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
-_WITH_TABLES = ("quality", "speed", "hard-negatives", "losses", "guides/large")
+_WITH_TABLES = ("quality", "speed", "hard-negatives", "losses", "guides/large", "guides/gpu")
 PAGES += [ROOT / "docs" / f"{name}.md" for name in _WITH_TABLES]
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
@@ -154,6 +154,7 @@ def tables() -> dict[str, str]:
         ),
         "losses advice": of_losses["advice"],
         "losses claims": of_losses["claims"],
+        "gpu": "\n\n".join(printed("gpu", "--table")),
         "levers": printed("levers", "--table")[0],
         "sgd": found,
         "sgd grid": grid,

@@ -24,9 +24,6 @@ typedef long long Index;
 #define WIDTH (K < THREADS ? (K + 31) / 32 * 32 : THREADS)  // threads across the factors of a positive
 #define GROUPS (THREADS / WIDTH)
 #define ALL 0xffffffffu
-#ifndef LEAST
-#define LEAST 2
-#endif
 
 enum { DIAGONAL = 1, DUAL = 2, PRIMAL = 3 };
 enum { EVERY, WEIGHTLESS, SOLVED };  // what `add_positives` adds up
@@ -371,7 +368,7 @@ __device__ void add_inverse(double* total, double scale, int kind, const REAL* t
 // info: the pivot that is not positive. tiles: of every block (TILES, TILES, TILE, TILE), twice as many where
 // `inverses` is not null: (blocks, SIZE, SIZE), which blocks add their rows' inverses to, each block always the
 // same rows. Otherwise blocks take rows from the queue.
-extern "C" __global__ void __launch_bounds__(THREADS, LEAST) solve_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) solve_rows(
     const int* order, int n_rows, const signed char* kinds, const Index* indptr, const int* indices,
     const REAL* values, const REAL* row_terms, const REAL* col_terms, const double* scale, const double* linear,
     const double* ridge, const REAL* fixed, const REAL* d, const REAL* s_term, REAL* out, double* value, int* info,
