@@ -108,6 +108,7 @@ def test_the_rule_is_what_it_states(matrix):
     [
         ((200, 400), {"mean_interactions": 8, "n_clusters": 6, "popularity_exponent": 0.3}, "short rows"),
         ((80, 150), {"mean_interactions": 40, "n_clusters": 6}, "long rows"),
+        ((40, 600), {"mean_interactions": 120, "n_clusters": 4, "popularity_exponent": 0.5}, "few users"),
     ],
 )
 def test_reg_of_small_matrices_is_a_share_of_what_leaves_nothing(shape, more, regime):
@@ -120,9 +121,10 @@ def test_reg_of_small_matrices_is_a_share_of_what_leaves_nothing(shape, more, re
     )
     noise = 0.9 * (row**-0.5 + column**-0.5)
     share = max(0.3, min(noise, 0.7, max(0.4, 0.4 / r)))
-    kinds = {"short rows": 0.4 < share < 0.7, "long rows": noise < 0.38}
+    fall = min(1, max(20, 2 * column) / row) ** (0.3 * np.clip((r - 0.8) / 0.2, 0, 1))
+    kinds = {"short rows": 0.4 < share < 0.7, "long rows": noise < 0.38, "few users": fall < 0.9}
     assert kinds == {kind: kind == regime for kind in kinds}, "the generated matrix must be of its kind"
-    reg = share * dense_pull(X, 0.024)
+    reg = fall * share * dense_pull(X, 0.024)
     assert rule(RG2(), X, 64)["reg"] == pytest.approx(reg, rel=0.01)  # of the steps of the power method
 
 
