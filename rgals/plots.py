@@ -13,7 +13,7 @@ import numpy as np
 
 from rgals.metrics._judged import numbers
 from rgals.metrics._served import served, source_of
-from rgals.metrics._table import DISLIKES, parse
+from rgals.metrics._table import parse
 from rgals.metrics.catalogue import exposure
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
@@ -107,7 +107,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         at, values = [row[x] for row in rows], [row[y] for row in rows]
         ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
         if _is_metric(y) and len(rows) > 1:  # which iteration was the best
-            best = int((np.argmin if parse(y).needs == DISLIKES else np.argmax)(values))
+            best = int((np.argmin if parse(y).falls else np.argmax)(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
     ax.set_ylabel(y.upper() if _is_metric(y) else y)
     return ax, y, [row for _, history in histories for row in history]
@@ -181,7 +181,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     ax, y, rows = _draw(models, "seconds", y, ax)
     ax.set_xlabel("seconds of training")
     _scale_by(ax, [row["seconds"] for row in rows])
-    if _is_metric(y) and parse(y).needs != DISLIKES:
+    if _is_metric(y) and not parse(y).falls:
         mark_shares(ax, max(row[y] for row in rows if y in row))
     return legend(ax, loc="lower right" if _is_metric(y) else "upper right")
 

@@ -484,6 +484,7 @@ def test_what_is_no_model_is_not_loaded(tmp_path, model):
         ({"patience": 0}, ParameterError, "patience"),
         ({"metric": "nothing@3", "early_stopping": True}, ParameterError, "nothing"),
         ({"metric": "dislike_rate@5", "early_stopping": True}, ParameterError, "better when larger"),
+        ({"metric": "gini@5", "early_stopping": True}, ParameterError, "better when larger"),
         ({"random_state": "x"}, ValueError, "seed"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

@@ -12,7 +12,7 @@ from rgals.compare.page import write
 from rgals.compare.report import Comparison, Comparisons, summarise
 from rgals.compare.runner import TEST_METRICS, Effort, Runner
 from rgals.matrix.weighting import VALUES
-from rgals.metrics._table import DISLIKES, parse_all
+from rgals.metrics._table import parse_all, rising
 from rgals.metrics.significance import Against
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_choice, check_int, record_of
@@ -131,8 +131,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
     asked = parse_all(map(str.strip, metric.split(",")) if isinstance(metric, str) else metric)
-    if asked[0].needs == DISLIKES:
-        raise ParameterError("metric", asked[0].name, "the first is better when larger: give 'ndcg@10', ...")
+    rising(asked[0].name)
     metrics = tuple(parse_all([*(one.name for one in asked), *TEST_METRICS]))
     many = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"

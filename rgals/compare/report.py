@@ -10,7 +10,7 @@ import numpy as np
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import Runner, unpacked
 from rgals.metrics import significance
-from rgals.metrics._table import DISLIKES, parse
+from rgals.metrics._table import parse
 from rgals.plots import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
@@ -278,7 +278,7 @@ class Comparisons(dict[str, Comparison]):
 
 def _worth(row: Row, metric: str) -> tuple[float, float]:
     """The best first, what failed last; where nothing was measured, by what tuning found."""
-    measured = row.test.get(metric, (math.nan, 0.0))[0] * (-1 if parse(metric).needs == DISLIKES else 1)
+    measured = row.test.get(metric, (math.nan, 0.0))[0] * (-1 if parse(metric).falls else 1)
     return tuple(math.inf if math.isnan(value) else -value for value in (measured, row.tuning["best"]))  # type: ignore[return-value]
 
 

@@ -23,6 +23,7 @@ class Metric:
     also: tuple[str, ...] = ()  # other names
     # keyword of the number in parentheses, and what returns that as a float or raises `ParameterError`
     number: tuple[str, Callable[[Any], float]] | None = None
+    falls: bool = False  # whether less is better
     name: str = ""  # as given
     options: Mapping[str, Any] = field(default_factory=dict)  # of the function: the cutoff is k
 
@@ -39,13 +40,13 @@ METRICS = {
     "hit_rate": Metric(lists.hit_rate, also=("hr", "hitrate", "hit", "hits", "hit_ratio", "success")),
     "rbp": Metric(lists.rbp, number=("p", lists.check_persistence)),
     "nrbp": Metric(lists.nrbp, number=("p", lists.check_persistence)),
-    "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
+    "dislike_rate": Metric(lists.dislike_rate, DISLIKES, falls=True),
     "auc": Metric(lists.auc, WHOLE, also=("roc_auc", "auroc")),
     "pauc": Metric(lists.partial_auc, WHOLE, ("partial_auc",), ("max_fpr", lists.check_rate)),
     "coverage": Metric(
         catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
     ),
-    "gini": Metric(catalogue.gini, EXPOSURE, also=("gini_index",)),
+    "gini": Metric(catalogue.gini, EXPOSURE, also=("gini_index",), falls=True),
     "novelty": Metric(catalogue.novelty, NOVELTY, also=("self_information", "mean_self_information")),
     "arp": Metric(catalogue.average_popularity, POPULARITY, also=("average_popularity", "popularity")),
 }
@@ -84,6 +85,13 @@ def parse(name: Any) -> Metric:
             told = getattr(error, "expected", f"{number!r} is not a number")
             raise ParameterError("metrics", name, f"{keyword}: {told}") from None
     return replace(row, name=name, options=options)
+
+
+def rising(metric: Any) -> Any:
+    """The metric that something is chosen by, whose larger values are better, or a `ParameterError`."""
+    if parse(metric).falls:
+        raise ParameterError("metric", metric, "give one that is better when larger: 'ndcg@10'")
+    return metric
 
 
 def parse_all(names: str | Iterable[str]) -> list[Metric]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics._served import sample_users
-from rgals.metrics._table import DISLIKES, parse
+from rgals.metrics._table import parse, rising
 from rgals.metrics.evaluation import evaluate
 from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import ParameterError
@@ -110,8 +110,7 @@ class Watch:
                 raise ParameterError("callbacks", callback, "give callables that take one argument")
         self.model, self.known, self.held_out = model, known, held_out
         if held_out is not None:
-            if parse(model.metric).needs == DISLIKES and model.early_stopping:
-                raise ParameterError("metric", model.metric, "give one that is better when larger: 'ndcg@10'")
+            (rising if model.early_stopping else parse)(model.metric)
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping

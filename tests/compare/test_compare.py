@@ -435,7 +435,7 @@ def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
             compare(data, "ials", effort=Effort(start=start))
     for wrong in (
         {"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"},
-        {"metric": "dislike_rate@10"}, {"protocol": 5},
+        {"metric": "dislike_rate@10"}, {"metric": "gini@5"}, {"protocol": 5},
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")

@@ -464,6 +464,16 @@ def test_the_least_dislike_rate_is_the_best(rng):
         compare(Split(*parts), methods, metric="dislike_rate@10", **ONE)
 
 
+def test_the_least_gini_is_the_best():
+    """The most unequal lists led the table, and a search took them."""
+    result = compare(
+        make_implicit(120, 80, random_state=2), "popularity,ease", metric="ndcg@10,gini@5", **ONE
+    )
+    figures = {row.method: row.test["gini@5"][0] for row in result.rows}
+    assert figures["ease"] < figures["popularity"]
+    assert result.to_frame("gini@5")["method"].tolist() == ["ease", "popularity"]
+
+
 # Significance and order.
 
 

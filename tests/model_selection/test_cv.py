@@ -587,6 +587,7 @@ def test_frames_keep_their_columns(data):
         ({"space": {"half_life": np.ones(2)}}, "half_life"),
         ({"K": np.array([4, 8])}, "K"),
         ({"loss": IALS(dislikes=True), "metric": "dislike_rate@5"}, "metric=.*better when larger"),
+        ({"metric": "gini@5"}, "metric=.*better when larger"),
         ({"random_state": "x"}, "random_state"),
     ],
 )

@@ -170,6 +170,7 @@ BAD = [
     ({"metric": "ndgc@10", "early_stopping": True}, ParameterError, "metrics='ndgc@10'.*name@k"),
     ({"metric": ["ndcg@10"], "early_stopping": True}, ParameterError, r"metrics=\['ndcg@10'\]"),
     ({"metric": "dislike_rate@5", "early_stopping": True}, ParameterError, "metric=.*better when larger"),
+    ({"metric": "gini@5", "early_stopping": True}, ParameterError, "metric=.*better when larger"),
     ({"loss": "lambda_rank", "n_negatives": 10**9}, InsufficientMemoryError, "TiB"),
     ({"warmup": 1.0}, ParameterError, "warmup=1.0"),
     ({"batch_size": 0}, ParameterError, "batch_size=0"),

@@ -17,7 +17,7 @@ from rgals.files.journal import Journal
 from rgals.losses import AUTO, LOSSES, Loss, get_loss
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
-from rgals.metrics._table import DISLIKES, parse
+from rgals.metrics._table import rising
 from rgals.model_selection.tuning import halving
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.prepared import Prepared
@@ -68,8 +68,7 @@ def find(
     verbose: int = 0,
 ) -> Choice:
     """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
-    if parse(metric).needs == DISLIKES:
-        raise ParameterError("metric", metric, "a search needs one that is better when larger: 'ndcg@10'")
+    rising(metric)
     record, seed, values = None, int(common["random_state"]), common["values"]
     if not all("values" in own_space(given, name, losses) for name in losses):
         values = weigh(values, prepared.whole).kind
