@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.columns import KNOWN_NAMES, column_at, column_names, indexed, is_frame, plain_name
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
+from rgals.datasets.interactions import is_number
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -87,7 +88,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
             continue
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
+            raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}; give a number")
         # The deviation of a constant is the rounding of its mean, not 0: new rows would be divided by 1e-17.
         scale = float(values.std(dtype=float)) if len(np.unique(values)) > 1 else 1.0
         found.append({"name": column, "mean": float(values.mean(dtype=float)), "scale": scale})
@@ -119,6 +120,11 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
             blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
             continue
         known = {category: at for at, category in enumerate(column["categories"])}
+        if values.dtype.kind in "iuf":
+            if not any(is_number(text) and text != "nan" for text in known):
+                told = ", ".join(map(repr, column["categories"][:3]))
+                raise InputTypeError(f"{name}: column {column['name']!r} held {told} in the fit; give such")
+            values = np.array([f"{value:.17g}" for value in values.tolist()], object)
         at = np.array([known.get(str(value), -1) for value in values], np.int64)  # -1: not seen in the fit
         rows = np.flatnonzero(at >= 0)
         shape = len(values), len(known)

@@ -447,3 +447,21 @@ def test_validation_judges_users_of_whom_there_are_features_alone(X, features):
     model = RGALS(K=3, reg=0.5, n_iter=3, dtype="float64", random_state=0)
     model.fit(train, validation=test, callbacks=judge, **features)
     assert [row["ndcg@10"] for row in model.history_] == pytest.approx(expected) and expected[-1] > 0
+
+
+def test_numbers_are_no_truth_values_of_the_fit(rng):
+    """They were of no category that is known, which was said by nothing; 1.0 is the category 1."""
+    data = read_interactions((rng.integers(0, 9, 40), rng.integers(0, 6, 40)))
+    ids = data.item_ids
+    for old in (
+        [True, False, True, False, True, False],
+        pd.array([True, None] * 3, "boolean"),
+        list("xyzxyz"),
+    ):
+        model = RGALS(K=2, random_state=0).fit(data, item_features=pd.DataFrame({"item": ids, "new": old}))
+        with pytest.raises(InputTypeError, match="item_features: column 'new' held '.*' in the fit"):
+            model.transform_items(None, item_features=pd.DataFrame({"new": [1]}))
+    frame = pd.DataFrame({"item": ids, "new": pd.Categorical([1, 2] * 3)})
+    model = RGALS(K=2, random_state=0).fit(data, item_features=frame)
+    made = [model.transform_items(None, item_features=pd.DataFrame({"new": [one]})) for one in (1, 1.0, "1")]
+    assert np.abs(made[0]).sum() > 0 and np.array_equal(made[0], made[1]) and np.array_equal(made[0], made[2])
