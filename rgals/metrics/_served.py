@@ -156,12 +156,14 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     own = getattr(state, "seen", None)
     history, popular = seen if own is None else own, None
+    needs = getattr(model, "_needs_history", True)
     if cold == "popular":
         if history.nnz == 0:
             advice = "popular are the items of the training interactions; give train"
             raise ParameterError("cold", cold, advice)
         # Those of a model may be weighed by age.
         popular = seen.likes.col_counts[:, None] if own is None else state.popularity
+        popular = popular if needs else state.item_factors
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     if getattr(state, "priors", (None, None))[0] is not None:  # as `recommend` tells it, by users' features
@@ -169,7 +171,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None
-    known_of = popular, history, n_users, labels, disliked, getattr(model, "_needs_history", True)
+    known_of = popular, history, n_users, labels, disliked, needs
     return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
 

@@ -180,8 +180,8 @@ class FactorRanker(Fitted):
     def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:
         """The most popular items that the filters of some users allow; one list where these are the same."""
         n_lists = len(rows) if any(isinstance(at, CSR) for at in filters.values()) else 1
-        alike = np.ones((n_lists, 1), snapshot.popularity.dtype)
-        return self._topk(alike, snapshot.popularity, n, **_taken(filters, rows))
+        found = snapshot.popularity if self._needs_history else snapshot.item_factors  # by age
+        return self._topk(np.ones((n_lists, 1), found.dtype), found, n, **_taken(filters, rows))
 
     def recommend(
         self,

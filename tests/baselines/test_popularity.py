@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rgals import InputError, ModelFileError, ParameterError, Positions
 from rgals.baselines import EASE, Popularity
-from rgals.datasets import Interactions, make_implicit
+from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate
 from rgals.scoring import recommend_all
 
@@ -150,3 +150,16 @@ def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
         with pytest.raises(InputError, match=f"{type(model).__name__} has no factors"):
             what([1])
     assert model.info()["data"].startswith("150 users x 60 items")
+
+
+def test_unknown_users_get_the_list_of_all_others_by_age():
+    """They got counts, and evaluation judged these."""
+    users, items = [f"u{k}" for k in range(5)], ["old", "old", "old", "new", "new"]
+    data = read_interactions((users, items, None, [1, 1, 1, 99, 99]))
+    model = Popularity(half_life=2).fit(data)
+    found = model.recommend_ids(["u0", "who"], n=2, exclude=None, unknown="popular")
+    assert found.ids[0].tolist() == found.ids[1].tolist() == ["new", "old"]
+    np.testing.assert_array_equal(found.scores[0], found.scores[1])
+    test = read_interactions((["who"], ["new"]))
+    with pytest.warns(UserWarning, match="does not know"):
+        assert evaluate(model, data, test, "hit_rate@1", cold="popular") == {"hit_rate@1": 1.0}
