@@ -12,7 +12,7 @@ import numpy as np
 
 from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
-from rgals.runtime.checks import Declared, check_choice, parameter
+from rgals.runtime.checks import Declared, check_choice, check_real, parameter
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd.losses import State
 
@@ -205,6 +205,7 @@ def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
     def factor(progress: float) -> float:
         if progress < warmup:
             return progress / warmup
-        return float(curve((progress - warmup) / (1 - warmup)))
+        done = (progress - warmup) / (1 - warmup)
+        return check_real(f"schedule({done:.3g})", curve(done), 0.0)
 
     return factor

@@ -693,3 +693,10 @@ def test_penalties_of_another_shape_are_refused(wrong):
     X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
     with pytest.raises(ShapeError, match=r"Broken.penalties returned .*; \[\(40,\), \(30,\)\] are needed"):
         SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, "a", None])
+def test_a_schedule_gives_factors(wrong, rng):
+    """NaN was told as a learning rate that is too high, and -1 climbed."""
+    with pytest.raises(ParameterError, match=r"schedule\(0\)=.*>= 0"):
+        SGDRanker(K=2, n_epochs=2, schedule=lambda done: wrong).fit(matrix(rng))
