@@ -80,6 +80,9 @@ def _moment(item: Any, day_first: bool | None) -> int:
     if isinstance(item, np.datetime64):
         return int(item.astype("datetime64[ns]").astype(np.int64))
     if not isinstance(item, str):  # a date, a datetime or a pandas Timestamp
+        if not hasattr(item, "isoformat"):
+            start = "; give .dt.to_timestamp() of it" if hasattr(item, "start_time") else ""
+            raise ValueError(f"a {type(item).__name__} is no point in time{start}")
         return _moment(item.isoformat(), None)
     found = _matched(item)
     if "first" in found:

@@ -7,6 +7,7 @@ import warnings
 from email.utils import format_datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -207,3 +208,12 @@ def test_seconds_among_thousandths_are_warned_of(tmp_path):
         warnings.simplefilter("error")
         for times in fine:
             read_interactions((["a", "b"], ["x", "x"], None, times))
+
+
+def test_periods_and_durations_are_said_to_be_no_points_in_time():
+    """They were answered by an attribute that they lack."""
+    days = pd.Series(pd.period_range("2024-01-31", periods=2, freq="D"))
+    with pytest.raises(FileFormatError, match=r"a Period is no point in time; give \.dt\.to_timestamp\(\)"):
+        read_interactions((["a", "b"], ["x", "y"], None, days))
+    with pytest.raises(FileFormatError, match="a timedelta is no point in time"):
+        read_interactions((["a"], ["x"], None, pd.Series(pd.to_timedelta([1], unit="h"))))
