@@ -203,6 +203,8 @@ def _check_end(file: BinaryIO, size: int) -> None:
 def _entries(archive: zipfile.ZipFile, size: int, expected: FileSpec) -> dict[str, zipfile.ZipInfo]:
     """Members by array name: stored, distinct, and together no larger than the file."""
     found: dict[str, zipfile.ZipInfo] = {}
+    if f"{META}.npy" not in archive.namelist():
+        raise _Fault(f"not a {expected.format} file: it holds no metadata")
     for entry in archive.infolist():
         key = entry.filename.removesuffix(".npy")
         if entry.filename == key or key in found:
@@ -212,8 +214,6 @@ def _entries(archive: zipfile.ZipFile, size: int, expected: FileSpec) -> dict[st
         found[key] = entry
     if sum(entry.file_size for entry in found.values()) > size:
         raise _Fault("the members overlap or reach past the end of the file")
-    if META not in found:
-        raise _Fault(f"not a {expected.format} file: it holds no metadata")
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 from helpers import interactions
 
 from rgals import RG2, RGALS, InputError, Positions
+from rgals.datasets import make_implicit
 from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
 from rgals.model.export import export_factors
@@ -221,3 +222,10 @@ def test_the_fingerprint_counts_the_class_of_the_loss():
     first, second = (RGALS(K=4, n_iter=1, loss=loss(), random_state=0).fit(X) for loss in (RG2, Own))
     np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
     assert first.fingerprint() != second.fingerprint()
+
+
+def test_a_file_of_interactions_is_said_to_be_no_model(tmp_path):
+    """It was refused for being compressed, "which rgals never does"."""
+    make_implicit(9, 12, random_state=0).save(tmp_path / "data.npz")
+    with pytest.raises(ModelFileError, match="not a rgals-model file: it holds no metadata"):
+        RGALS.load(tmp_path / "data.npz")
