@@ -46,6 +46,8 @@ def mark_shares(ax: Any, best: float) -> None:
 def axes(ax: Any) -> Any:
     """The given axes, or those of a new figure, without the frame at the top and at the right."""
     ax = new_figure().subplots() if ax is None else ax
+    if not hasattr(ax, "spines"):
+        raise InputTypeError(f"ax is a {type(ax).__name__}; give one of matplotlib's axes, or None")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     return ax

@@ -197,3 +197,10 @@ def test_every_plot_renders(X, watched, tmp_path):
     for name, ax in drawn.items():
         ax.figure.savefig(tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+def test_several_axes_are_refused():
+    """Those of `plt.subplots(1, 2)` ended in an `AttributeError`."""
+    model = RGALS(2, n_iter=2, random_state=0).fit(make_implicit(30, 20, random_state=0))
+    with pytest.raises(InputTypeError, match="ax is a ndarray; give one of matplotlib's axes"):
+        plots.spectrum(model, ax=np.array([None, None]))

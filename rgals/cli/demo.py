@@ -14,6 +14,7 @@ from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
 from rgals.matrix.entries import random_parts
 from rgals.metrics import evaluate
+from rgals.runtime.checks import check_int
 from rgals.warm import small
 
 METRICS = ("ndcg@10", "recall@20", "mrr@10")
@@ -41,6 +42,7 @@ def run_demo(args: argparse.Namespace) -> None:
     every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
     What is not given follows from the shape and density of the data. Seconds leave out compilation.
     """
+    check_int("n", args.n, 1)
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
     how = {"random_state": 0, **parameters(args, RGALS)}
     name = args.data or "Generated data"

@@ -86,14 +86,14 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | str) -> Any:
         return lambda users: _dense(table[users])
     if hasattr(model, "_state") or isinstance(model, tuple | list):  # rgals's own, or factors
         return model
-    if hasattr(model, "get_score"):  # irspack's
+    if callable(getattr(model, "get_score", None)):  # irspack's
         return lambda users: _dense(model.get_score(users))
-    if hasattr(model, "recommend"):
+    if callable(getattr(model, "recommend", None)):
         if isinstance(n, str):
             problem = f"{type(model).__name__} recommends lists, which do not rank all items"
             raise ParameterError("metric", n, f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
         return _of_lists(model.recommend, X, known, n)
-    if hasattr(model, "predict"):
+    if callable(getattr(model, "predict", None)):
         return lambda users: _dense(model.predict(X[users]))
     if hasattr(model, "scores") or hasattr(model, "user_factors_"):
         return model

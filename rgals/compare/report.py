@@ -247,7 +247,8 @@ class Comparison:
         lines = [f"**{self.name}**", ""]
         for header, rows in self._tables():
             for row in [header, ["---"] * len(header), *rows] if rows else []:
-                lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |")
+                cells = (" ".join(cell.split()).replace("|", r"\|") for cell in row)
+                lines.append("| " + " | ".join(cells) + " |")
             lines.append("")
         return "\n".join(lines)
 

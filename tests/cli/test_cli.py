@@ -400,6 +400,13 @@ def test_demo_prints_every_loss_and_one_user(capsys):
     assert "Fitting" not in out
 
 
+def test_demo_refuses_a_length_before_it_fits(capsys):
+    """It was refused behind the table of all fits."""
+    assert main(["demo", "-n", "0", *FAST]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "n=0" in told.err
+
+
 def test_demo_on_a_file(folder, capsys):
     user = rows_of(folder / "ratings.csv")[0]["userId"]
     arguments = [

@@ -464,6 +464,22 @@ def test_the_least_dislike_rate_is_the_best(rng):
         compare(Split(*parts), methods, metric="dislike_rate@10", **ONE)
 
 
+def test_a_name_of_two_lines_stays_in_its_row_and_what_is_none_is_not_called(split):
+    """It broke the table; and `recommend = None`, as mixins have it, ended in a `TypeError` of inspect."""
+    scores = np.ones(split.train.shape)
+    text = compare(split, {"a\nb": lambda X: scores}, **ONE).markdown()
+    assert "| a b |" in text and all(line[:1] in ("|", "*", "") for line in text.splitlines())
+
+    class Lists:
+        recommend = None
+
+        def fit(self, X):
+            return self
+
+    with pytest.raises(InputTypeError, match="nothing ranks items in Lists"):
+        compare(split, Lists(), **ONE)
+
+
 def test_the_least_gini_is_the_best():
     """The most unequal lists led the table, and a search took them."""
     result = compare(
