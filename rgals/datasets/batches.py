@@ -15,7 +15,7 @@ from rgals.datasets.frames import number_column, parquet_parts
 from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
 from rgals.datasets.interactions import refuse_missing
-from rgals.datasets.layout import DOUBLED, Layout, detect
+from rgals.datasets.layout import DOUBLED, Layout, NoRowsError, detect
 from rgals.datasets.read import form_of
 from rgals.datasets.text import arrow_batches, line_batches, pairs, refuse_header
 from rgals.matrix.store import DESCRIPTION
@@ -65,8 +65,16 @@ def files_of(sources: Any) -> list[Path]:
     return found
 
 
-def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterator[Batch]:
-    """The rows of a file in batches."""
+def read(path: Path, wanted: dict[str, Any], options: dict[str, Any], alone: bool = True) -> Iterator[Batch]:
+    """The rows of a file in batches; where it holds none, an error if it is ``alone``."""
+    try:
+        yield from _read(path, wanted, options)
+    except NoRowsError:
+        if alone:
+            raise
+
+
+def _read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterator[Batch]:
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
@@ -111,7 +119,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             layout.check()  # names the line, if one breaks a rule
         raise
     if not first:
-        raise FileFormatError(f"{path} holds no rows")
+        raise NoRowsError(f"{path} holds no rows")
 
 
 def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:

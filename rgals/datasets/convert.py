@@ -26,6 +26,7 @@ import numpy as np
 from rgals.datasets.batches import files_of, read
 from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, check_values, stored_values
+from rgals.datasets.layout import NoRowsError
 from rgals.datasets.numbering import Numbering
 from rgals.files.atomic import close_and_remove, lock, locked
 from rgals.matrix.csr import CSR
@@ -182,7 +183,7 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
     with bar, ThreadPoolExecutor(1) as other, ExitStack() as opened:
         codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
-            for batch in read_ahead(read(path, options.wanted, options.text)):
+            for batch in read_ahead(read(path, options.wanted, options.text, len(files) == 1)):
                 check_values(batch.value, batch.where, options.threshold is not None)
                 beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
                 part = np.empty(len(batch.user), _SPILLED["codes"])
@@ -201,7 +202,7 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
             before += os.path.getsize(path)
             bar.update(max(before - bar.n, 0))
     if not n:
-        raise InputError(f"{files[0]}{' and others hold' if files[1:] else ' holds'} no rows")
+        raise NoRowsError(f"{files[0]}{' and others hold' if files[1:] else ' holds'} no rows")
     return (users, items), n, valued
 
 

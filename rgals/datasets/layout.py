@@ -127,6 +127,10 @@ def numbered(
                 yield number, text
 
 
+class NoRowsError(FileFormatError):
+    """A file is sound and holds nothing, as parts of others may."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the text of a file is to be cut."""
@@ -196,7 +200,7 @@ def sample(path: Place, encoding: str) -> list[str]:
     with open_bytes(path) as raw:
         start = raw.read(_SNIFF_BYTES)
     if not start.strip() and len(start) < _SNIFF_BYTES:
-        raise FileFormatError(f"{path} is empty")
+        raise NoRowsError(f"{path} is empty")
     for magic, what in _BINARY.items():
         if start.startswith(magic):
             raise FileFormatError(f"{path} is {what}, not a text file")
@@ -241,7 +245,7 @@ def detect(
     start = sample(path, encoding)
     lines = [line for line in start if line][:20]
     if not lines:
-        raise FileFormatError(f"{path} is empty: it starts with {len(start)} blank lines")
+        raise NoRowsError(f"{path} is empty: it starts with {len(start)} blank lines")
     if delimiter is None:
         delimiter = _sniff_delimiter(lines, path)
     elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
@@ -266,7 +270,7 @@ def detect(
         said = f"{path}, line 1 ({shown(lines[0])}) is read as a user and an item, and holds names of columns"
         warn(f"{said}; leave header=False (rgals: --no-header) out")
     if header and len(first) < 2:
-        raise FileFormatError(f"{path} has a header but no rows: {shown(lines[0])}")
+        raise NoRowsError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None
     body, n_fields = first[int(header)], len(first[0])
     numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields

@@ -181,6 +181,18 @@ def test_odd_parquet_is_read_as_in_memory(columns, tmp_path):
     check_same(convert(path, tmp_path / "x.rgals"), expected)
 
 
+@pytest.mark.parametrize("text", ["user,item\n", ""], ids=["header alone", "empty"])
+def test_parts_without_rows_hold_nothing(text, tmp_path):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for name, lines in {"a": text, "b": "user,item\na,x\nb,x\nb,y\n", "c": text}.items():
+        (parts / f"{name}.csv").write_text(lines)
+    check_same(convert(parts, tmp_path / "x.rgals"), read_interactions(parts / "b.csv"))
+    (parts / "b.csv").write_text(text)
+    with pytest.raises(RgalsError, match=r"a\.csv and others hold no rows"):
+        convert(parts, tmp_path / "y.rgals")
+
+
 def test_what_pyarrow_refuses_far_behind_is_read_by_csv_from_there(tmp_path, monkeypatch):
     """A number of wide digits; each row counts once."""
     lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(70_000)]
