@@ -311,7 +311,8 @@ class Runner:
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Means over users and, of metrics that each user has, the figures of all of them."""
         judged = served(self._judged(model, self.known), self.known, self.split.test, COLD[0])
-        means, each, users = figures(judged, self.metrics, users_with_truth(judged, None), n_jobs=self.n_jobs)
+        rows = users_with_truth(judged, None, self.metrics)
+        means, each, users = figures(judged, self.metrics, rows, self.n_jobs)
         if self.journal.get("users") is None:
             self.journal.add("users", {"rows": packed(users)})
         return dict(means), {name: packed(values) for name, values in each.items()}

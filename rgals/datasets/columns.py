@@ -135,3 +135,12 @@ def choose(
             both = f"{seen[found[role]]} and {role}"
             raise InputError(f"{origin}: column {found[role]} is asked for as both {both}")
     return found
+
+
+def is_number(item: Any) -> bool:
+    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
+    try:
+        float(item)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return "_" not in str(item)

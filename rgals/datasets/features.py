@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import KNOWN_NAMES, column_at, column_names, indexed, is_frame, plain_name
+from rgals.datasets.columns import (
+    KNOWN_NAMES,
+    column_at,
+    column_names,
+    indexed,
+    is_frame,
+    is_number,
+    plain_name,
+)
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
-from rgals.datasets.interactions import is_number
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 

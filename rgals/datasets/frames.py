@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, roles_of
+from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, is_number, roles_of
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
-from rgals.datasets.interactions import Columns, is_number, refuse, refuse_missing
+from rgals.datasets.interactions import Columns, refuse, refuse_missing
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import MAX_INDEX, as_csr

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.columns import is_number
 from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
@@ -405,12 +406,3 @@ def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
     if "_" in "".join(items):
         raise ValueError("not a number")
     return np.fromiter(map(kind, items), np.int64 if kind is int else np.float64)
-
-
-def is_number(item: Any) -> bool:
-    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
-    try:
-        float(item)
-    except (ValueError, TypeError, OverflowError):
-        return False
-    return "_" not in str(item)

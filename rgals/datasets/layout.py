@@ -19,8 +19,8 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, plain_name
-from rgals.datasets.interactions import is_number, numbers
+from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, is_number, plain_name
+from rgals.datasets.interactions import numbers
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError, ParameterError, warn
 

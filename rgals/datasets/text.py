@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import IDS, NUMBERS, Batches, choose
+from rgals.datasets.columns import IDS, NUMBERS, Batches, choose, is_number
 from rgals.datasets.ids import Coded, text_to_labels
-from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number
+from rgals.datasets.interactions import TEST, TRAIN, Columns, collect
 from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, numbered, open_bytes, sample
 from rgals.runtime.errors import FileFormatError
 from rgals.runtime.lazy import optional

@@ -1,6 +1,6 @@
 """What is judged: the answers that a model would serve to the users of a test set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown
 from rgals.matrix.validate import as_csr, check_ids, on_host
 from rgals.metrics._judged import Outranked
+from rgals.metrics._table import DISLIKES, Metric
 from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
@@ -175,9 +176,14 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
 
-def users_with_truth(served: Served, users: Any) -> np.ndarray:
-    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
+def users_with_truth(served: Served, users: Any, wanted: Sequence[Metric] = ()) -> np.ndarray:
+    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids.
+
+    Metrics of dislikes ``wanted``: rows with test items or dislikes.
+    """
     counts = served.truth.row_counts
+    if any(metric.needs == DISLIKES for metric in wanted):
+        counts = counts + served.disliked.row_counts
     if users is None:
         return np.flatnonzero(counts)
     ids = served.user_ids

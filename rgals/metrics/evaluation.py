@@ -137,7 +137,7 @@ def evaluate(
     if per_user and pooled:
         raise ParameterError("metrics", pooled[0], "of all users together; leave it out with per_user=True")
     judged = served(model, train, test, cold, columns)
-    asked = users_with_truth(judged, users)
+    asked = users_with_truth(judged, users, wanted)
     _warn_of_fitted(judged, asked)
     means, each, rows = figures(judged, wanted, asked, n_jobs, batch_size)
     return (each, judged.named(rows)) if per_user else means
@@ -164,7 +164,8 @@ def figures(
         hidden, overlap = without_known(truth.take_rows(users), known)
         if overlap:
             dropped += overlap
-            alive = np.flatnonzero(hidden.row_counts)
+            disliked = judged.disliked.take_rows(users).row_counts if DISLIKES in needs else 0
+            alive = np.flatnonzero(hidden.row_counts + disliked)
             users, hidden, known = users[alive], hidden.take_rows(alive), known.take_rows(alive)
         n_interactions += hidden.nnz
         kept.append(users)
@@ -290,7 +291,7 @@ def evaluate_segments(
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
         name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
         part = replace(judged, truth=truth.where(group == k))
-        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs)[0]
+        found[name] = figures(part, wanted, users_with_truth(part, None, wanted), n_jobs)[0]
     return found
 
 

@@ -112,5 +112,13 @@ def test_evaluate_counts_dislikes_that_are_shown():
     test = sp.csr_array([[1, -1, 0, 0], [0, 0, 1, -1]])
     found = evaluate((P, Q), None, test, ("recall@2", "dislike_rate@2"), per_user=True)[0]
     assert found["recall@2"].tolist() == [1, 0] and found["dislike_rate@2"].tolist() == [0.5, 0]
+    # Who dislikes all of it is no user with a relevant item, and one with dislikes.
+    more = np.ones((3, 1)), Q
+    judged = sp.csr_array([*test.toarray(), -np.ones(4)])
+    every = evaluate(more, None, judged, ("recall@2", "dislike_rate@2", "auc"))
+    assert every == pytest.approx({"recall@2": 0.5, "dislike_rate@2": 0.5, "auc": every["auc"]})
+    assert every.n_users == 3 and evaluate(more, None, judged, ("recall@2",)).n_users == 2
+    few, rows = evaluate(more, None, judged, ("recall@2", "dislike_rate@2"), users=[2], per_user=True)
+    assert np.isnan(few["recall@2"]).all() and few["dislike_rate@2"].tolist() == [1] and rows.tolist() == [2]
     likes = sp.csr_array([[1, 0, 0, 0], [0, 0, 1, 0]])
     assert evaluate((P, Q), None, likes, "recall@2") == evaluate((P, Q), None, test, "recall@2")
