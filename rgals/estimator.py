@@ -71,7 +71,7 @@ class RGALS(
         Of the factors. Factorisations that all rows share run in float64 either way.
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
         Where half-steps and top-K run: ``"cuda"`` is the first NVIDIA GPU and needs the extra ``cuda13`` or
-        ``cuda12``. Results agree with the CPU's up to rounding.
+        ``cuda12``; at most 1024 factors. Results agree with the CPU's up to rounding.
     n_jobs : int or None, default=None
         Threads; None or -1 for all. The result does not depend on it, not by a bit.
     init : {"auto", "random", "spectral"}, default="auto"
