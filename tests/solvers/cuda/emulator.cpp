@@ -1,5 +1,6 @@
 // A kernel on a CPU: the threads of a block take turns, from one barrier to the next; blocks follow each other.
-// It shows what a kernel computes, and barriers that only some threads reach; not races.
+// It shows what a kernel computes, and barriers that only some threads reach; and races, where the order of the
+// threads, BACKWARDS or not, makes a difference.
 #include <cmath>
 #include <csetjmp>
 #include <cstddef>
@@ -69,7 +70,8 @@ extern "C" int launch(int blocks, int count, void** given) {
         std::memset(started, 0, sizeof started), std::memset(ended, 0, sizeof ended);
         for (volatile int gone = 0; gone < count;) {
             if (gone) return 1;
-            for (volatile int t = 0; t < count; t = t + 1) {
+            for (volatile int turn = 0; turn < count; turn = turn + 1) {
+                const int t = BACKWARDS ? count - 1 - turn : turn;
                 threadIdx.x = t;
                 if (!_setjmp(scheduler)) {
                     if (started[t]) _longjmp(threads[t], 1);

@@ -22,7 +22,7 @@ COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
 @functools.cache
-def compiled(code, options, name):
+def compiled(code, options, name, backwards):
     """A kernel's emulation: a function of blocks, threads and the addresses of arguments."""
     if COMPILER is None:
         pytest.skip("no compiler of C++, which the GPU's kernels are emulated with")
@@ -30,6 +30,7 @@ def compiled(code, options, name):
         source, out = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
         source.write_text(code)
         command = [COMPILER, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options, f"-DKERNEL={name}"]
+        command.append(f"-DBACKWARDS={int(backwards)}")
         files = [f'-DSOURCE="{source}"', Path(__file__).parent / "emulator.cpp", "-o", out]
         subprocess.run([*command, *files], check=True)
         launch = ctypes.CDLL(str(out)).launch
@@ -40,11 +41,13 @@ def compiled(code, options, name):
 class FakeModule:
     """``cupy.RawModule``."""
 
+    backwards = False  # the order in which threads take turns
+
     def __init__(self, code, options):
         self.code, self.options = code, options
 
     def get_function(self, name):
-        launch = compiled(self.code, self.options, name)
+        launch = compiled(self.code, self.options, name, self.backwards)
 
         def kernel(grid, block, args):
             held = [np.array(a.ctypes.data if isinstance(a, FakeArray) else a) for a in args]

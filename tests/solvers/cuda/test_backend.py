@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, SIDES, als, factors, half_step_of, interactions
-from solvers.cuda.fake_cupy import FakeArray
+from solvers.cuda.fake_cupy import FakeArray, FakeDevice, FakeModule
 from solvers.test_contract import MixedWeights
 
 from rgals import RG2, RGX, NumericalError
@@ -72,6 +73,19 @@ def test_the_result_does_not_depend_on_the_memory_budget(name, size, numpy_devic
         numpy_device.room = size
         cut = CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
         np.testing.assert_allclose(cut.factors, whole.factors, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rg2", "rgx-half", "rg2-signed"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_in_any_order_give_the_same_bits(name, dtype, monkeypatch):
+    for side, K in product(SIDES, (12, 100)):
+        rows, fixed, coefficients = setting(LOSSES[name], side, K, dtype=dtype, valued=True)
+        found = []
+        for backwards in (False, True):
+            monkeypatch.setattr(FakeModule, "backwards", backwards)
+            step = CuPyBackend(FakeDevice()).half_step(rows, fixed, coefficients)
+            found.append((step.factors.tobytes(), step.decrease))
+        assert found[0] == found[1]
 
 
 def test_a_device_that_is_too_small_says_so(small):
