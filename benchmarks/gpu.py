@@ -342,6 +342,12 @@ def recorded(rows: list[dict[str, Any]]) -> str:
                 first = [str(row["K"]), row["method"]] if what == "iteration" else [str(row["K"])]
                 lines.append(f"| {' | '.join([*first, *cells])} |")
         text.append(f"{title}:\n\n" + "\n".join(lines))
+    wrong = [row for row in rows if row["what"] == "error"]
+    worst = {
+        name: max(v for row in wrong for k, v in row.items() if name in k) for name in ("float32", "float64")
+    }
+    figures = ", ".join(f"{value:.1e} in {name}" for name, value in worst.items())
+    text.append(f"Largest error over largest factor, {len(wrong)} losses, both sides, K=64: {figures}.")
     return "\n\n".join(text)
 
 

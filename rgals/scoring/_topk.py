@@ -23,7 +23,7 @@ _TILES_IN_A_PIECE = 16
 
 _LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
 
-_LONGEST = 1024  # of the lists that a GPU makes, place by place
+_LONGEST, _THREADS = 1024, 256  # of the lists that a GPU makes, place by place; that take a query there
 
 # Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
 _ALONE = 1 << 22
@@ -303,11 +303,8 @@ def _device_topk(
         why = "the lists are filled place by place; use the CPU"
         raise ParameterError("n", n, f"device='cuda' takes at most {_LONGEST}: {why}")
     xp, up = device.xp, device.upload
-    on_device, factor, kernel = (
-        up(items),
-        up(scale) if len(scale) else 0,
-        device.kernel("best_of_rows", items.dtype),
-    )
+    on_device, factor = up(items), up(scale) if len(scale) else 0  # 0: a null pointer
+    kernel = device.kernel("best_of_rows", items.dtype, THREADS=_THREADS)
     ids, best = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), items.dtype)
 
     def block(start: int, stop: int) -> None:
@@ -315,11 +312,9 @@ def _device_topk(
         found, top = xp.empty((stop - start, n), np.int32), xp.empty((stop - start, n), items.dtype)
         pairs = up(removed.indptr), up(removed.indices) if removed.nnz else 0
         count, none = np.int64(len(items)), items.dtype.type(-np.inf)
-        kernel((stop - start,), (256,), (scores, count, factor, *pairs, np.int32(n), none, found, top))
+        kernel((stop - start,), (_THREADS,), (scores, count, factor, *pairs, np.int32(n), none, found, top))
         ids[start:stop], best[start:stop] = device.download(found), device.download(top)
 
-    longest = int(exclude.row_counts.max(initial=0))
-    device.chunks(
-        len(queries), items.dtype.itemsize * (len(items) + queries.shape[1] + 2 * n) + 4 * longest, block
-    )
+    each = items.dtype.itemsize * (len(items) + queries.shape[1] + 2 * n)
+    device.chunks(len(queries), each + 4 * int(exclude.row_counts.max(initial=0)), block)
     return ids, best

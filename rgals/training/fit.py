@@ -132,8 +132,8 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
     yield "device", not cuda and model.device != "cpu", "N stands for a device's number, as in 'cuda:0'"
     yield "device", cuda and dislikes, "dislikes are solved on device='cpu' only"
     yield "solver", cuda and model.solver == "dense", "the float64 reference runs on device='cpu' only"
-    few = "rows are solved exactly on a GPU, which takes less time there; leave it 'auto'"
-    yield "solver", cuda and model.solver == "pcg", few
+    why = "rows are solved exactly on a GPU, which takes less time there; leave it 'auto'"
+    yield "solver", cuda and model.solver == "pcg", why
     yield "K", cuda and model.K > MOST_FACTORS, f"device='cuda' takes at most {MOST_FACTORS} factors"
     yield "init_scale", model.init_scale and model.init == SPECTRAL, "it scales init='random'; leave it None"
     hard = read_hard_negatives(model.hard_negatives)

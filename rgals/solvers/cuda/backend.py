@@ -99,10 +99,8 @@ class _DeviceSide:
         self.fixed_weights = up(np.stack([side.linear_weight, side.gram_weight]))
         self.solved = (counts > 0) | (side.linear != 0)
         #: What the kernel reads of a side, in its order.
-        self.arrays = [
-            up(kind), up(matrix.indptr), up(matrix.indices), up(rows.values), up(rows.row_terms),
-            up(rows.col_terms), *self.weights,
-        ]  # fmt: skip
+        of_positives = matrix.indptr, matrix.indices, rows.values, rows.row_terms, rows.col_terms
+        self.arrays = [*map(up, (kind, *of_positives)), *self.weights]
 
 
 # As on the CPU one rotation makes every row's system diagonal plus low rank; solve_rows.cu solves it.
@@ -185,14 +183,11 @@ class _HalfStep:
         blocks = max(1, min(n, self.device.processors * BLOCKS, self.device.room // max(each, 1)))
         value, info = xp.zeros(len(self.out)), xp.zeros(len(self.out), np.int32)
         inverses = xp.zeros((blocks, *total))
-        kernel(
-            (blocks,), (tile * tile // 16,),
-            (
-                self.on.order, np.int32(n), *(a if a.size else 0 for a in self.on.arrays),
-                self.rotated, self.d, self._up(s, 0.0), self.out, value, info,
-                xp.empty((blocks, *scratch), self.dtype), inverses if inverse else 0, xp.zeros(1, np.int32),
-            ),
-        )  # fmt: skip
+        side = [a if a.size else 0 for a in self.on.arrays]  # 0: a null pointer
+        read = self.rotated, self.d, self._up(s, 0.0)
+        work = xp.empty((blocks, *scratch), self.dtype), inverses if inverse else 0, xp.zeros(1, np.int32)
+        given = self.on.order, np.int32(n), *side, *read, self.out, value, info, *work
+        kernel((blocks,), (tile * tile // 16,), given)
         if bool(info.any()):
             raise_for_rows(self.device.download(info), np.dtype(self.dtype))
         B = None

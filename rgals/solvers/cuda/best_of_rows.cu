@@ -1,11 +1,10 @@
 // The best columns of every row of scores: a block of threads takes a row.
 //
 // A thread holds the best of every THREADS-th column. The best of these goes to the list, and the thread that held
-// it looks for its next one. Given when compiled: REAL.
+// it looks for its next one. Given when compiled: REAL, THREADS.
 
 typedef long long Index;
 
-#define THREADS 256
 #define ALL 0xffffffffu
 
 struct Scored { REAL score; int column; };
