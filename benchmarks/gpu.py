@@ -320,7 +320,7 @@ def recorded(rows: list[dict[str, Any]]) -> str:
     text = []
     for what, title, columns in (
         ("iteration", "Seconds an iteration", "method, seconds, cpu_seconds, implicit_seconds"),
-        ("half-steps", "Milliseconds of a half-step of RG2 exact", "blocks, users_ms, items_ms"),
+        ("half-steps", "Milliseconds of a half-step of RG2 exact", "users_ms, items_ms"),
         ("topk", "Top 10 of the items, users a second", "users_per_second, cpu_users_per_second"),
     ):
         names = columns.split(", ")
@@ -329,7 +329,7 @@ def recorded(rows: list[dict[str, Any]]) -> str:
             "cpu_seconds": "16 CPU cores",
             "implicit_seconds": "implicit's CG on the GPU",
         }
-        shown |= {"blocks": "blocks of threads a multiprocessor", "users_ms": "users", "items_ms": "items"}
+        shown |= {"users_ms": "users", "items_ms": "items"}
         shown |= {"users_per_second": "GPU", "cpu_users_per_second": "16 CPU cores"}
         lines = [
             f"| K | {' | '.join(shown.get(name, name) for name in names)} |",
