@@ -88,6 +88,8 @@ def save_npz(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.floating):  # `item` of a long double is one again
+        return float(value)
     return value.item() if isinstance(value, np.generic) else json.JSONEncoder().default(value)
 
 

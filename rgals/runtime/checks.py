@@ -13,6 +13,13 @@ import numpy as np
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
+def plain_number(value: Any) -> Any:
+    """A number of numpy's as Python's, in which no product of sizes overflows; all else as it is."""
+    if isinstance(value, np.floating):
+        return float(value)
+    return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
+
+
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int in ``[minimum, maximum]`` or raise `ParameterError`."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)

@@ -15,7 +15,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import VALUES
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
-from rgals.runtime.checks import check_choice
+from rgals.runtime.checks import check_choice, plain_number
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
@@ -157,6 +157,7 @@ class Trained(FactorRanker):
         leaves the model as it was, and other threads may use it in the meantime.
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        vars(given).update({name: plain_number(value) for name, value in vars(given).items()})
         given.loss = copy(self.loss)
         params = parameters_of(given)
         check_choice("values", given.values, VALUES)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, plain_number
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
@@ -232,5 +232,5 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.generic):
-        return value.item()
+        value = plain_number(value.item())
     return value if value is None or isinstance(value, str | int | float) else repr(value)

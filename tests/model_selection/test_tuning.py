@@ -408,7 +408,7 @@ def test_a_journal_of_more_iterations_has_no_figures_of_fewer(data, quiet, tmp_p
     """Cheap fits of one iteration were taken for those of two and five."""
     options = {"budget": 1, "journal": tmp_path / "trials.jsonl", "refit": False}
     tune("ials", data, SMALL, **options)
-    found = tune("ials", data, SMALL, search=Search(n_iter=1), **options)
+    found = tune("ials", data, SMALL, search=Search(n_iter=np.uint8(1)), **options)
     fresh = tune("ials", data, SMALL, search=Search(n_iter=1), budget=1, refit=False)
     assert [row["ndcg@10"] for row in found.trials] == [row["ndcg@10"] for row in fresh.trials]
 

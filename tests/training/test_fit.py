@@ -56,6 +56,21 @@ def content(model) -> tuple:
     return model.user_factors_.tobytes(), model.item_factors_.tobytes(), objectives
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.longdouble])
+def test_numbers_of_numpy_are_taken_as_those_of_python(kind, X, tmp_path):
+    params = {"loss": RG2(alpha=1), "reg": 1, "n_iter": 2, "random_state": 0}
+    odd = {"loss": RG2(alpha=kind(1)), "reg": kind(1)}
+    odd |= {} if kind is np.longdouble else {"K": kind(6), "n_iter": kind(2)}
+    model = RGALS(**{"K": 6, **params, **odd}).fit(X, checkpoint=tmp_path / "folder")
+    assert content(model) == content(RGALS(K=6, **params).fit(X))
+    model.save(tmp_path / "model.npz")
+    assert type(RGALS.load(tmp_path / "model.npz").reg) in (int, float)
+    sizes = {} if kind is np.longdouble else {"batch_size": kind(100), "K": kind(6)}
+    model = SGDRanker(**{"K": 6, "batch_size": 100, "n_epochs": 2, "lr": kind(1), "random_state": 0, **sizes})
+    again = SGDRanker(K=6, batch_size=100, n_epochs=2, lr=1, random_state=0).fit(X)
+    assert content(model.fit(X)) == content(again)
+
+
 # ------------------------------------------------------------------ init
 
 

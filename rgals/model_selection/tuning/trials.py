@@ -169,7 +169,7 @@ class Measurement:
     @property
     def iterations(self) -> tuple[int, ...]:
         """Those after which a full fit is judged: eighth, quarter, half and all, or what the space says."""
-        n = self.common["n_iter"]
+        n = int(self.common["n_iter"])
         return self.space.stops or tuple(sorted({-(-n // k) for k in (8, 4, 2, 1)}))
 
     def stops(self, params: Mapping[str, Any]) -> tuple[int, ...]:
