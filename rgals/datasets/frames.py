@@ -37,7 +37,9 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
             return sort_codes(np.concatenate([codes_of(part, known) for part in parts]), list(known))
         if hasattr(column, "factorize") and getattr(column.dtype, "isnative", True):  # pandas
             return sort_codes(*column.factorize())
-        return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
+        zoned = getattr(getattr(column, "dtype", None), "time_zone", None)  # of polars: numpy drops the zone
+        plain = hasattr(column, "to_numpy") and zoned is None
+        return encode(as_labels(column.to_numpy() if plain else column))
     except (TypeError, NotImplementedError):
         # The package cannot number the column (lists), or one of its distinct entries is no id. One by one
         # they become ids after all (arrow's UUIDs), or the row at fault is named.

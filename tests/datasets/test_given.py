@@ -245,6 +245,7 @@ KEY = uuid.UUID(int=7)
         (pl.Series(["b", "a", "b"], dtype=pl.Categorical), ["a", "b"]),
         (pl.Series([BIG, 3, BIG]), [3, BIG]),
         (pl.Series([TWO, dt.datetime(2024, 1, 1), TWO]), ["2024-01-01", "2024-01-02T03:04:05"]),
+        (pl.Series([TWO] * 3).dt.replace_time_zone("Europe/Berlin"), ["2024-01-02T02:04:05Z"]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), ["a", "b"]),
         (pa.array([BIG, 3, BIG]), [3, BIG]),
         (pa.array([TWO, dt.datetime(2024, 1, 1), TWO]), ["2024-01-01", "2024-01-02T03:04:05"]),
