@@ -90,6 +90,8 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     """Numbers are standardised, everything else has a column for each of its values."""
     found: Encoding = []
     for column, values in columns.items():
+        if not len(values):
+            raise InputError(f"{name} has no rows; leave it out")
         if values.dtype.kind not in "iuf":
             found.append({"name": column, "categories": sorted({str(value) for value in values})})
             continue
@@ -121,6 +123,8 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
         if column["name"] not in columns:
             raise InputError(f"{name} has no column {column['name']!r}, which those of the fit had")
         values = columns[column["name"]]
+        if not len(values):  # of no type, often: nobody is new today
+            values = np.empty(0, np.float64 if "mean" in column else object)
         if "mean" in column:
             if values.dtype.kind not in "iuf":
                 raise InputTypeError(f"{name}: column {column['name']!r} held numbers in the fit")

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF
 from rgals.baselines import Popularity
-from rgals.datasets import read_interactions
+from rgals.datasets import Interactions, read_interactions
 from rgals.metrics import evaluate
 from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
@@ -383,6 +383,22 @@ def test_numbers_of_any_frame_are_numbers(rng):
     np.testing.assert_allclose(state.priors[1].features.toarray()[:, 0], [-(1.5**0.5), 0, 1.5**0.5])
     with pytest.raises(InputTypeError, match="'year' held numbers in the fit"):
         model.partial_fit(None, item_features=pd.DataFrame({"item": [3], "year": ["new"]}))
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pa.Table.from_pandas])
+def test_a_frame_without_rows_is_a_day_without_new_items_and_nothing_to_fit(kind, rng):
+    """An empty column has no type, or that of numbers: the text of the fit was missed in it."""
+    X = sp.csr_array((rng.random((40, 6)) < 0.4).astype(float))
+    data = Interactions(X, np.arange(40), np.arange(6))
+    told = pd.DataFrame({"item": np.arange(6), "year": np.arange(6), "genre": list("aabbcc")})
+    model = RGALS(K=2, random_state=0).fit(data, item_features=told)
+    before = model.item_factors_.copy()
+    for empty in (told[:0], told[:0].astype(object)):
+        model.partial_fit(None, item_features=kind(empty))
+        assert model.transform_items(None, item_features=kind(empty)).shape == (0, 2)
+    np.testing.assert_array_equal(model.item_factors_, before)
+    with pytest.raises(InputError, match="item_features has no rows"):
+        RGALS(K=2).fit(data, item_features=kind(told[:0]))
 
 
 def test_a_constant_column_leaves_new_rows_as_they_are(rng):
