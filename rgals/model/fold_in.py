@@ -171,8 +171,8 @@ class FoldIn(FactorRanker):
         -----
         The score explained is that of `transform` of the user's training interactions, computed in float64.
         It is the score of `predict`, except where the user's factors come from something else: early
-        stopping that held a part of the interactions out, or `partial_fit_items` without
-        ``refresh_users=True``.
+        stopping that held a part of the interactions out, or items as they were before an update that did
+        not touch the user; `partial_fit_items` with ``refresh_users=True`` solves all users again.
 
         Examples
         --------
