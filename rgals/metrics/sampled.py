@@ -91,7 +91,7 @@ def evaluate_sampled(
     for metric in wanted:
         if parts(metric.name)[0] not in ("hit_rate", "ndcg", "mrr"):
             raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
-    check_int("n_negatives", n_negatives, 1)
+    n_negatives = check_int("n_negatives", n_negatives, 1)
     judged = served(model, train, test, "empty", columns)
     if not isinstance(judged.source, tuple):
         raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")

@@ -124,7 +124,7 @@ def test_scores_that_are_nan_are_missed():
 def test_several_test_items_are_averaged_within_the_user():
     P, Q = np.ones((2, 1)), -np.arange(6.0)[:, None]
     test = sp.csr_array(np.array([[1, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]))
-    got = evaluate_sampled((P, Q), None, test, "mrr@6", n_negatives=4)
+    got = evaluate_sampled((P, Q), None, test, "mrr@6", n_negatives=np.int8(4))
     assert got["mrr@6"] == pytest.approx(((1 + 1 / 5) / 2 + 1) / 2)
 
 
