@@ -18,7 +18,7 @@ EXPECTED = json.loads((DATA / "expected.json").read_text())
 #: How the fits were called, with the defaults that the losses and ``reg`` had in 0.1.
 SETTINGS = {
     "rg2": {"loss": RG2(alpha=0.05)},
-    "rgx": {"loss": RGX(alpha=0.05), "dtype": "float64"},
+    "rgx": {"loss": RGX(alpha=0.05, beta=1.0), "dtype": "float64"},
     "ials-pcg": {"loss": IALS(alpha0=0.1), "solver": "pcg"},
     "wrmf-early": {"loss": WRMF(alpha=10.0), "early_stopping": True, "patience": 3, "metric": "ndcg@3"},
     "generator": {"loss": RG2(alpha=0.05), "random_state": None},

@@ -40,7 +40,7 @@ _EASE: dict[str, Any] = {"rule": lambda train, K: {"reg": ridge_of(train)}, "see
 _SMALL = _rungs(0.002, 2)
 _REG = _rungs(0.0003, 1)
 _SOFTMAX_RIDGE = 0.6  # best on MovieLens 1M: 0.06 for softmax, 0.1 for RG2
-_BETA = (0.0, 0.25, 0.5, 0.75, 1.0)
+_BETA = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 _ALPHA = _rungs(0.5, 100)
 _LR = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _TEMPERATURE = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
@@ -165,7 +165,7 @@ _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
 _RIDGE = {"reg": (_rungs(1, 7e5), 300.0)}
 _ALL = (
     _als("rg2", "RG2", RG2(), _RG),
-    _als("rgx", "RGx", RGX(), {**_RG, "beta": (_BETA, 1.0)}),
+    _als("rgx", "RGx", RGX(), {**_RG, "beta": (_BETA, 0.9)}),
     _als("rgx_gramian", "RGx as published", RGX(form="gramian"), _GRAMIAN),
     _als("ials", "iALS", IALS(), {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
     _als("wrmf", "WRMF, frequency-scaled", WRMF(), {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),

@@ -32,8 +32,10 @@ class RGX(RG2):
     ----------
     alpha : float or "auto", default="auto"
         As in `RG2`.
-    beta : float, default=1.0
-        Strength of the interaction, in [0, 1].
+    beta : float, default=0.9
+        Strength of the interaction, in [0, 1]; 1 is the expansion itself. There a constant may be added to a
+        user's scores at no cost but the ridge's: on sparse data the positives are drawn to 1 by such a
+        constant, with everything else, and lists are worse.
     form : {"exact", "gramian"}, default="exact"
         See above.
     n_negatives, proposal_exponent, user_exponent, item_exponent
@@ -46,11 +48,12 @@ class RGX(RG2):
     >>> X = sp.csr_array(np.array([[1, 0], [1, 1]]))
     >>> P, Q = np.array([[1.0], [1.0]]), np.array([[1.0], [0.0]])
     >>> shifted = Q + 5.0  # adds a constant to every score of a user
-    >>> bool(np.isclose(RGX(alpha=0.0).objective(X, P, Q), RGX(alpha=0.0).objective(X, P, shifted)))
+    >>> whole = RGX(alpha=0.0, beta=1.0)
+    >>> bool(np.isclose(whole.objective(X, P, Q), whole.objective(X, P, shifted)))
     True
     """
 
-    beta: float = 1.0
+    beta: float = 0.9
     form: str = "exact"
 
     def validate(self) -> None:

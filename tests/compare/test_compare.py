@@ -322,7 +322,7 @@ def test_tuning_of_als_starts_from_the_rule():
     start = METHODS["ials"].start_for(*margins)
     expected = rule(IALS, *margins)
     assert start == {"alpha0": expected["alpha0"], "reg": expected["reg"]} != METHODS["ials"].start
-    assert METHODS["rgx"].start_for(*margins)["beta"] == 1.0
+    assert METHODS["rgx"].start_for(*margins)["beta"] == 0.9
     tried = []
     method = METHODS["ials"]
     climb(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})
