@@ -213,7 +213,7 @@ class RGALS(
             loss = get_loss(self.loss).resolve(degrees, self.K)
             coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=task.priors)
+            problem = replace(problem, reg=choose_reg(self, loss, degrees, problem.logs), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
             hard, sampler = read_hard_negatives(self.hard_negatives), None
             plain, n_iter = fit.stages(self, hard)

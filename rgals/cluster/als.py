@@ -10,9 +10,9 @@ import numpy as np
 from rgals.cluster import tasks
 from rgals.cluster.graph import Graphs
 from rgals.cluster.shards import Blocks, Shards
-from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.losses import Degrees, Loss, get_loss
 from rgals.matrix.weighting import Weighting
-from rgals.solvers.als import ALS, reg_at, reg_of_rule
+from rgals.solvers.als import ALS, choose_reg
 from rgals.solvers.base import HalfStep
 from rgals.solvers.plan import SAME
 
@@ -41,7 +41,7 @@ class ClusterProblem:
         self.degrees = replace(alone, matrix=cast(Any, shards))
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
         self.coefficients = graphs.submit(graphs.one("coefficients", self.loss.coefficients_for, found))
-        self.reg = self._reg(model)
+        self.reg = choose_reg(model, self.loss, self.degrees, self._logs)
         self.setting = tasks.Setting(self.loss, self.reg, self.reg_exponent, model.K, np.dtype(dtype))
         plans = [self._each(side, "plan", tasks.prepare, self.coefficients, self.setting) for side in sides]
         self.users.blocks, self.items.blocks = graphs.submit(plans)
@@ -62,15 +62,10 @@ class ClusterProblem:
         of = side.matrices, side.cuts[:-1]
         return self.graphs.each(f"{side.name}-{what}", function, *of, always=(side.name, *always))
 
-    def _reg(self, model: Any) -> float:
-        if model.reg != AUTO:
-            return float(model.reg)
-        rule = reg_of_rule(self.loss, self.degrees, model.K)
-        if self.reg_exponent == 1.0:
-            return rule
-        parts = (self._each(side, "logs", tasks.logs, self.coefficients) for side in (self.users, self.items))
-        logs: Any = [map(sum, zip(*self.graphs.results(some), strict=True)) for some in parts]
-        return reg_at(rule, self.reg_exponent, logs)
+    def _logs(self) -> list[Any]:
+        sides = self.users, self.items
+        parts = (self._each(side, "logs", tasks.logs, self.coefficients) for side in sides)
+        return [map(sum, zip(*self.graphs.results(some), strict=True)) for some in parts]
 
     def start(self, rng: np.random.Generator, scale: float) -> Remote:
         """The random user factors that a fit on one machine starts from."""

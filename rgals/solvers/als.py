@@ -1,8 +1,8 @@
 """Alternating least squares: the problem, and one iteration of two half-steps."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,23 +39,30 @@ class Problem:
         constant = loss.constant(users, coefficients)
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
+    def logs(self) -> list[tuple[float, int]]:
+        """The `weight_logs` of users and of items."""
+        users = self.coefficients.user_side(self.users, 1.0, 1.0)
+        items = self.coefficients.item_side(self.items, 1.0, 1.0)
+        return [weight_logs(self.users, users), weight_logs(self.items, items)]
 
-def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> float:
-    """The strength of the regularisation of a fit: the loss's rule where it is "auto"."""
-    if reg != AUTO:
-        return float(reg)
-    users, items = problem.users, problem.items
-    reg = reg_of_rule(problem.loss, degrees, K)
-    if problem.reg_exponent == 1.0:
+
+def choose_reg(
+    model: Any, loss: Loss, degrees: Degrees, logs: Callable[[], Iterable[tuple[float, int]]]
+) -> float:
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+
+    The rule speaks of ``reg_exponent=1``, ``rho = reg W``. At another exponent nu ``rho = reg_nu W^nu``, and
+    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
+    interactions and both sides, of the rows' weights. ``logs`` gives the `weight_logs` of both sides.
+    """
+    if model.reg != AUTO:
+        return float(model.reg)
+    # The rule may be of somebody else's.
+    reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, model.K).get("reg"), 0.0)
+    if model.reg_exponent == 1:
         return reg
-    sides = problem.coefficients.user_side(users, 1.0, 1.0), problem.coefficients.item_side(items, 1.0, 1.0)
-    logs = (weight_logs(*both) for both in zip((users, items), sides, strict=True))
-    return reg_at(reg, problem.reg_exponent, logs)
-
-
-def reg_of_rule(loss: Loss, degrees: Degrees, K: int) -> float:
-    """The ``reg`` of a loss's rule, which may be of somebody else's, checked."""
-    return check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, K).get("reg"), 0.0)
+    mean = np.mean([total / max(n, 1) for total, n in logs()])
+    return reg * float(np.exp((1.0 - float(model.reg_exponent)) * mean))
 
 
 def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
@@ -63,15 +70,6 @@ def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
     counts = np.where(side.ridge > 0, matrix.row_counts, 0)
     weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
     return float(counts @ weight), int(counts.sum())
-
-
-def reg_at(reg: float, exponent: float, logs: Iterable[tuple[float, int]]) -> float:
-    """The ``reg`` of a rule, which speaks of ``reg_exponent=1``, ``rho = reg W``, at another exponent nu.
-
-    ``rho = reg_nu W^nu``, and ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the
-    geometric mean, over the interactions and both sides, of the rows' weights. ``logs``: `weight_logs`.
-    """
-    return reg * float(np.exp((1.0 - exponent) * np.mean([total / max(n, 1) for total, n in logs])))
 
 
 def sides_of(problem: Problem) -> tuple[Side, Side]:
