@@ -18,13 +18,13 @@ from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import fingerprint
 from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
 from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.lazy import cached_property
-from rgals.training.checkpoint import fingerprint
 from rgals.training.data import choose_values, read
 
 _ROW_COST = 32  # a row costs as much as so many interactions, beside its own

@@ -9,7 +9,7 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import Column
 
-_AT_ONCE = 1 << 22  # numbers of a file
+_AT_ONCE = 1 << 22  # numbers of a file, which is never held as a whole
 
 
 def update(digest: Any, value: Any) -> None:
@@ -42,6 +42,14 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
         for array in arrays:
             _feed(digest, array)
     return digest.hexdigest()[:16]
+
+
+def fingerprint(matrix: CSR) -> str:
+    """SHA-256 of a matrix without times: shape, structure and values; checkpoints hold it."""
+    digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
+    for array in (matrix.indptr, matrix.indices, matrix.values):
+        _feed(digest, array)
+    return digest.hexdigest()
 
 
 def _feed(digest: Any, array: Any) -> None:

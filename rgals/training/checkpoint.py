@@ -11,6 +11,7 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import fingerprint
 from rgals.runtime.checks import check_int, plain_number
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed, warm_factors
@@ -19,7 +20,6 @@ _Arrays = dict[str, np.ndarray]
 Best = tuple[float, int, _Arrays]  # figure, iteration and factors of the best iterate
 _History = list[dict[str, Any]]
 _REAL = ("f4", "f8")
-_AT_ONCE = 1 << 22  # numbers that a digest takes
 _LATER = {"dislikes": False, "dislike_weight": 1.0}  # parameters that losses of older checkpoints do not have
 _FACTORS = {
     "user_factors": ArraySpec(_REAL, ("n_users", "K")),
@@ -101,15 +101,6 @@ def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int
     keep = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     store = Store(keep, spec, random_state)
     return store.seed, store
-
-
-def fingerprint(matrix: CSR) -> str:
-    """SHA-256 of a matrix in canonical form: shape, structure and values."""
-    digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
-    for array in (matrix.indptr, matrix.indices, matrix.values):
-        for start in range(0, len(array), _AT_ONCE):  # a matrix on its disk is never held as a whole
-            digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).data)
-    return digest.hexdigest()
 
 
 class Store:
