@@ -14,7 +14,7 @@ from rgals.losses import Degrees, Loss, get_loss
 from rgals.matrix.weighting import Weighting
 from rgals.solvers.als import ALS, choose_reg
 from rgals.solvers.base import HalfStep
-from rgals.solvers.plan import SAME
+from rgals.solvers.plan import common_ratio
 
 
 @dataclass
@@ -51,8 +51,8 @@ class ClusterProblem:
             ratios, weights, (interaction, *_), constants = zip(*graphs.results(futures), strict=True)
             each, coupled = [one for some in ratios for one in some], side is self.items
             # `rgals.solvers.plan.Plan.ratio` of all blocks together.
-            alike = bool(each) and None not in each and np.ptp(each) <= SAME * max(each)
-            ratio = each[0] if alike and not (coupled and interaction) else None
+            apart = None in each or (coupled and interaction)
+            ratio = None if apart else common_ratio(np.array(each), np.ones(len(each)))
             side.kind = tasks.Kind(ratio, interaction, coupled, self.setting.dtype)
             weighted &= any(weights)
             self.constant += sum(constants)

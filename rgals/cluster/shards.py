@@ -25,6 +25,7 @@ from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
 from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.lazy import cached_property
+from rgals.solvers.plan import pieces
 from rgals.training.data import choose_values, read
 
 _ROW_COST = 32  # a row costs as much as so many interactions, beside its own
@@ -225,7 +226,7 @@ class Shards:
         graphs, users, firsts = self.graphs, self.users, self.cuts[:-1].tolist()
         if weighting.kind != "raw":
             users = graphs.submit(graphs.each("users-weights", weighting.rows, users))
-        cuts = blocks_of(self.col_counts, len(users))
+        cuts = pieces(self.col_counts, len(users), _ROW_COST)
         turned = graphs.each("items-turn", turn, users, firsts, always=(self.n_rows,))
         items = regroup(graphs, "items", turned, cuts, self.n_rows, dtype)
         return Blocks("users", users, self.cuts.tolist()), Blocks("items", items, cuts.tolist())
@@ -242,16 +243,11 @@ class Shards:
         return CSR.stacked(self.graphs.results(self.users))
 
 
-def blocks_of(counts: np.ndarray, n_blocks: int) -> np.ndarray:
-    """Rows at which blocks of equal cost begin, and their number."""
-    cost = np.append(0, np.cumsum(counts + _ROW_COST))
-    return np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], n_blocks + 1)))
-
-
 def user_cuts(model: Any, counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """`blocks_of` users: their number decides the bits of a fit, so that it follows from the data alone."""
+    """Users at which blocks begin: their number decides the bits of a fit, and follows from data alone."""
     n_blocks = min(max(int(counts.sum()) // _BLOCK, _FEWEST), _MOST)
-    return blocks_of(counts, min(n_blocks if model.n_blocks is None else model.n_blocks, *shape))
+    n_blocks = min(n_blocks if model.n_blocks is None else model.n_blocks, *shape)
+    return pieces(counts, n_blocks, _ROW_COST)
 
 
 def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> np.ndarray:

@@ -175,19 +175,18 @@ def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.nd
     return np.where(weight == 0, n, 0), np.where(weight < 0, n, 0), weight.astype(np.float64)
 
 
-def common_ratio(over: np.ndarray, under: np.ndarray, solved: np.ndarray) -> float | None:
-    """``over / under`` where it is one number for all rows that are ``solved``; None otherwise."""
-    over, under = over[solved], under[solved]
+def common_ratio(over: np.ndarray, under: np.ndarray) -> float | None:
+    """``over / under`` where it is one number for all rows; None otherwise."""
     if not len(under) or not (under > 0).all():
         return None
     ratio = over / under
     return float(ratio[0]) if np.ptp(ratio) <= SAME * ratio.max() else None
 
 
-def pieces(n: np.ndarray) -> np.ndarray:
-    """Bounds of pieces of equal cost, of rows with so many positives that are summed in their order."""
-    cost = np.append(0, np.cumsum(n + ROW_COST))
-    return np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], PIECES + 1)))
+def pieces(n: np.ndarray, number: int = PIECES, row_cost: int = ROW_COST) -> np.ndarray:
+    """Bounds of pieces of equal cost, of rows with so many positives, each with a cost of its own besides."""
+    cost = np.append(0, np.cumsum(n + row_cost))
+    return np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], number + 1)))
 
 
 # ---------------------------------------------------------------- the plan of a side
@@ -246,9 +245,9 @@ class Plan:
         self._orders = [np.split(o, np.searchsorted(self._block_of(o), later)) for o in orders]
         self._whole = None if self.rows is None else self._block(0, n, self.rows)
         is_coupled = side.coupled and side.interaction  # its rows are solved together, in an eigenbasis
-        has_system = (n > 0) | (side.linear != 0)
+        solved = (n > 0) | (side.linear != 0)
         #: What the scale of every row that has a system is of its ridge, where that is one number.
-        self.ratio = None if is_coupled else common_ratio(side.scale, side.ridge, has_system)
+        self.ratio = None if is_coupled else common_ratio(side.scale[solved], side.ridge[solved])
 
     def forget_columns(self) -> None:
         """Leave out what belongs to the fixed side, of rows in memory: `Solve.col_terms` brings it along."""
