@@ -15,7 +15,6 @@ from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
 from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
-from rgals.matrix.weighting import VALUES
 from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import RANGES, check_choice, check_int
@@ -181,7 +180,6 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)
         given.loss = copy(self.loss)
-        check_choice("values", given.values, VALUES)
         dtype = check_parameters(given, {"checkpoint": checkpoint})
         for name, possible in _ONLY.items():
             value = getattr(given, name)

@@ -13,12 +13,11 @@ from sklearn.base import BaseEstimator
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
-from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
-from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
+from rgals.runtime.checks import RANGES, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError, warn
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
@@ -242,7 +241,6 @@ class RGALSCV(RGALS):
         check_int("n_iter", self.n_iter, 1)
         or_auto(check_int, "n_splits", self.n_splits, 1)
         RANGES["int > 0, optional"]("validation_users", self.validation_users)
-        check_choice("values", self.values, VALUES)
         first = self.K[0] if isinstance(self.K, list) and self.K else self.K
         RGALS(**{**self._common(0), "K": 1 if isinstance(first, str) and first == AUTO else first})._check({})
         if folder is not None and not is_seed(self.random_state):

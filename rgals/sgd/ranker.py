@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
-from rgals.matrix.weighting import AUTO
+from rgals.matrix.weighting import AUTO, VALUES
 from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import RANGES, check_choice, check_int, or_auto
@@ -28,7 +28,7 @@ from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
 
 _CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": ENCODERS, "sampler": SAMPLERS}
-_CHOICES |= {"decay": ("coupled", "decoupled", "frequency")}
+_CHOICES |= {"decay": ("coupled", "decoupled", "frequency"), "values": VALUES}
 _RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
 _RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
 _RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}

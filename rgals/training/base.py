@@ -12,10 +12,9 @@ import numpy as np
 from rgals.files.archive import FileSpec
 from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
-from rgals.matrix.weighting import VALUES
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
-from rgals.runtime.checks import check_choice, plain_number
+from rgals.runtime.checks import plain_number
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
@@ -160,7 +159,6 @@ class Trained(FactorRanker):
         vars(given).update({name: plain_number(value) for name, value in vars(given).items()})
         given.loss = copy(self.loss)
         params = parameters_of(given)
-        check_choice("values", given.values, VALUES)
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         features = {"user_features": user_features, "item_features": item_features}
         dtype = given._check(asked | features)

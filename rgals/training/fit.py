@@ -10,8 +10,9 @@ from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
+from rgals.matrix.weighting import VALUES
 from rgals.runtime import memory as _memory
-from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
+from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
@@ -93,6 +94,7 @@ def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
 
 def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     """Check every parameter of an `RGALS`, and what a fit is ``asked`` for besides; its dtype."""
+    check_choice("values", model.values, VALUES)
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     check_readout(model.readout_exponent)
@@ -106,8 +108,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
         check_int(name, getattr(model, name), 1)
     or_auto(check_int, "n_iter", model.n_iter, 1)
     check_choice("init", model.init, (AUTO, RANDOM, SPECTRAL))
-    if model.validation_users is not None:
-        check_int("validation_users", model.validation_users, 1)
+    RANGES["int > 0, optional"]("validation_users", model.validation_users)
     if model.init_scale is not None:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
     or_auto(check_real, "feature_reg", model.feature_reg, 0.0, open_min=True)
