@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from numba.core.event import Event, Listener, install_listener, register, unregister
@@ -93,8 +93,6 @@ class _Compilations(Listener):
             self.apart = 0.0
 
 
-@contextmanager
-def compilations(report: Callable[[str, float], object]) -> Iterator[None]:
+def compilations(report: Callable[[str, float], object]) -> AbstractContextManager:
     """Report every function that is compiled for Python inside: its name, and the seconds with its parts."""
-    with install_listener(_COMPILE, _Compilations(report)):
-        yield
+    return install_listener(_COMPILE, _Compilations(report))
