@@ -23,7 +23,6 @@ from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import InputTypeError, ModelFileError
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 from rgals.solvers.prior import Prior
-from rgals.solvers.readout import check_readout
 
 REAL = ("f4", "f8")
 _ARRAYS = {
@@ -322,6 +321,7 @@ class _ALSFormat(ModelFormat):
         if any((array < 0).any() for array in degrees.values()):
             raise ValueError("a sum or count of interactions is negative")
         scale = arrays.get("item_scale")
+        exponent = 0.0 if scale is None else meta["readout_exponent"]
         if scale is not None and not (scale > 0).all():
             raise ValueError("the read-out's scale of an item is not positive")
         (users, of_users), (items, of_items) = (_prior(s, arrays, meta.get(f"{s}_features")) for s in _SIDES)
@@ -333,7 +333,7 @@ class _ALSFormat(ModelFormat):
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
             degrees=Degrees(reference=None, matrix=None, **degrees),
-            readout_exponent=0.0 if scale is None else check_readout(meta["readout_exponent"]),
+            readout_exponent=check_real("readout_exponent", exponent, -1.0, 1.0),
             item_scale=scale,
             hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),
         )

@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 
 from rgals.losses import Degrees
-from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
-
-
-def check_readout(exponent: Any) -> float:
-    """Check an exponent of the read-out."""
-    return check_real("readout_exponent", exponent, -1.0, 1.0)
 
 
 def readout_scale(

@@ -20,7 +20,6 @@ from rgals.solvers.als import ALS, Problem
 from rgals.solvers.base import Backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
-from rgals.solvers.readout import check_readout
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name, start_factors, warm_factors
 from rgals.training.run import has_settled
@@ -97,7 +96,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     check_choice("values", model.values, VALUES)
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
-    check_readout(model.readout_exponent)
+    check_real("readout_exponent", model.readout_exponent, -1.0, 1.0)
     or_auto(check_real, "reg", model.reg, 0.0)
     check_choice("solver", model.solver, ("auto", "exact", "pcg", "svd", "dense"))
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
