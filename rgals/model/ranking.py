@@ -10,6 +10,7 @@ from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
+from rgals.metrics._served import COLD
 from rgals.model.fitted import Fitted
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
@@ -20,9 +21,6 @@ from rgals.scoring._topk import is_matrix
 
 #: The word by which ``exclude`` asks for users' interactions, and these.
 _Seen = tuple[str, CSR | None]
-COLD = ("empty", "popular")
-
-__all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
 
 
 class Recommendations(NamedTuple("_Lists", [("ids", np.ndarray), ("scores", np.ndarray)])):
