@@ -18,6 +18,7 @@ from rgals.matrix.validate import check_ids
 from rgals.matrix.weighting import Weighting
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.runtime.lazy import cached_property
+from rgals.solvers.dense import shared
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import readout_scale, without_scale
@@ -237,13 +238,5 @@ class FittedState(Snapshot):
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
         """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
-        coefficients = self.own_coefficients
-        items = self.solved_items
-        gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
-        for start in range(0, len(items), 1 << 14):
-            rows = slice(start, start + (1 << 14))
-            part = items[rows].astype(np.float64)
-            weighted = part * coefficients.h[rows, None]
-            gram += part.T @ weighted
-            u += weighted.sum(axis=0)
-        return gram - coefficients.interaction * np.outer(u, u), u
+        h = self.own_coefficients.h
+        return shared(self.solved_items, h, h, self.own_coefficients.interaction)[:2]

@@ -8,6 +8,24 @@ from rgals.losses.base import Side, positive_coefficients
 from rgals.matrix.csr import CSR
 from rgals.solvers.base import Backend, HalfStep, raise_for_rows
 
+_AT_ONCE = 1 << 14  # rows turned to float64
+
+
+def shared(
+    fixed: np.ndarray, gram_weight: np.ndarray, linear_weight: np.ndarray, interaction: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Gramian and sums that rows share (see `Side`), in float64; what interaction took from the Gramian."""
+    k = fixed.shape[1]
+    G, u, s = np.zeros((k, k)), np.zeros(k), np.zeros(k)
+    for start in range(0, len(fixed), _AT_ONCE):
+        here = slice(start, start + _AT_ONCE)
+        part = fixed[here].astype(np.float64)
+        weighted = part * gram_weight[here, None]
+        G += part.T @ weighted
+        u += weighted.sum(axis=0)
+        s += (part * linear_weight[here, None]).sum(axis=0)
+    return G - interaction * np.outer(u, u), s, interaction * float(u @ u)
+
 
 def system(
     rows: CSR, r: int, fixed: np.ndarray, side: Side, G: np.ndarray, s: np.ndarray

@@ -16,7 +16,7 @@ from rgals.losses.base import Coefficients, Side, positive_coefficients, weight_
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError, PrecisionWarning, warn
 from rgals.solvers.base import Backend
-from rgals.solvers.dense import system
+from rgals.solvers.dense import shared, system
 from rgals.solvers.hard_negatives import HardNegatives, hard_rows
 
 # A condition from which on rounding may show. Of float32, where this costs a tenth of a thousandth, rows are
@@ -26,7 +26,6 @@ RISKY = {"float32": 2e3, "float64": 1 / np.finfo(np.float64).eps}
 LIMIT = 3e-4  # error of a row's scores that is warned of
 _RANKED = 256  # rows whose risk is computed from their positives
 _MEASURED = 32  # rows that are solved again
-_AT_ONCE = 1 << 14  # rows turned to float64
 
 
 def warn_of_rounding(
@@ -53,7 +52,7 @@ def warn_of_rounding(
     singular = f"the system of {what} {{}} is singular to rounding"
     if fixed.dtype == np.float64:  # nothing to compare with
         return _warn(singular.format(names[0]), "float64")
-    G, s, _ = _shared(fixed, side)
+    G, s, _ = shared(fixed, side.gram_weight, side.linear_weight, side.interaction)
     some, part = rows.take_rows(at), side.take_rows(at)
     found = backend.half_step(some, fixed, part).factors if solved is None else solved[at]
     right = np.empty(found.shape)
@@ -149,7 +148,7 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     # Eigenvalues of the Gramian lie between 0 and its trace.
     if bound(0.0, float(side.gram_weight @ lengths)).max(initial=0.0) < risky:
         return np.empty(0, np.int64)
-    G, _, removed = _shared(fixed, side)
+    G, _, removed = shared(fixed, side.gram_weight, side.linear_weight, side.interaction)
     d, V = scipy.linalg.eigh(G, check_finite=False)
     d = np.maximum(d, 0.0)  # below is rounding
     ends = float(d[0]), float(d[-1]) + removed
@@ -159,19 +158,6 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, side.take_rows(top), d, V)
     order = np.argsort(-risk, kind="stable")[:_MEASURED]
     return top[order[risk[order] >= risky]]
-
-
-def _shared(fixed: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray, float]:
-    """Gramian and sums that the rows share, in float64, and what the interaction took from the Gramian."""
-    k = fixed.shape[1]
-    G, u, s = np.zeros((k, k)), np.zeros(k), np.zeros(k)
-    for start in range(0, len(fixed), _AT_ONCE):
-        here = slice(start, start + _AT_ONCE)
-        part = fixed[here].astype(np.float64)
-        G += part.T @ (part * side.gram_weight[here, None])
-        u += side.gram_weight[here] @ part
-        s += side.linear_weight[here] @ part
-    return G - side.interaction * np.outer(u, u), s, side.interaction * float(u @ u)
 
 
 def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.ndarray) -> np.ndarray:

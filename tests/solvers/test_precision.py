@@ -139,7 +139,7 @@ def test_nothing_is_solved_again_in_an_ordinary_fit(name, monkeypatch):
     def never(*args):
         raise AssertionError("solved again in float64")
 
-    monkeypatch.setattr(rgals.solvers.precision, "_shared", never)  # not even a Gramian
+    monkeypatch.setattr(rgals.solvers.precision, "shared", never)  # not even a Gramian
     RGALS(K=16, loss=LOSSES[name], reg=0.1, n_iter=3, random_state=0).fit(counts("ones"))
     assert RISKY["float32"] * np.finfo(np.float32).eps < LIMIT
 
