@@ -87,8 +87,7 @@ class Forgetting(Updated):
             known = old.interactions().load()
             kept = np.ones(known.shape[side], bool)
             kept[(old.users, old.items)[side].index(ids)] = False
-            seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
-            seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
+            seen = (kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))).tidy()
             left = _left(old, side, kept)
             labels = left.user_ids, left.item_ids
             state = with_history(left, seen, labels, left.weighting, known.nnz - seen.nnz)
