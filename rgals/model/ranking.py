@@ -413,14 +413,13 @@ class FactorRanker(Fitted):
     similar_users.__doc__ = str(similar_items.__doc__).replace("item", "user").replace("Item", "User")
 
     def _neighbours(
-        self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
+        self, what: str, asked: Any, n: int, metric: str, candidates: Any, blocked: Any
     ) -> Recommendations:
         snapshot: Snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
         factors = getattr(snapshot, f"{what}_factors")
         scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
-        size = len(factors)
-        asked, rows = rows, snapshot.rows_of(what, rows, f"{what}s")
+        rows, size = snapshot.rows_of(what, asked, f"{what}s"), len(factors)
         queries = factors[rows]
         if scale is not None:
             queries *= scale[rows, None]
