@@ -26,7 +26,7 @@ from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
 from rgals.solvers.basis import Change, Factors
 from rgals.solvers.cpu import CPUBackend, Solve, coupling_shift, find_change, fixed_side
-from rgals.solvers.plan import Plan
+from rgals.solvers.plan import Plan, fold_terms
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.solvers.readout import with_scale
 
@@ -132,9 +132,7 @@ def prepare(matrix: CSR, first: int, which: str, c: Coefficients, setting: Setti
     # And as the half-step of the other side sees them.
     other, n = ("items", len(c.g)) if which == "users" else ("users", len(c.h))
     fixed, at = _side(other, CSR.empty(0, n), 0, c), slice(first, first + matrix.n_rows)
-    terms = fixed.col_terms
-    alike = (terms == terms[0]).all()  # then the rows have them: `rgals.solvers.plan.fold_terms`
-    terms = (terms[:0] if alike else terms[at]).astype(setting.dtype)
+    terms = fold_terms(fixed, setting.dtype)[1][at].copy()  # which holds no others
     own = _own(which, c, first, matrix.n_rows)
     constant = setting.loss.constant(matrix, own) if which == "users" else 0.0
     return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms, constant)
