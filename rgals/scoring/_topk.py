@@ -8,7 +8,7 @@ from rgals.datasets.columns import is_column
 from rgals.kernels import topk as kernel
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import kept_columns
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.validate import MAX_INDEX, as_csr, check_ids
 from rgals.runtime import memory as _memory
 from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int
@@ -111,9 +111,8 @@ def as_factors(
         raise ShapeError(f"{what}; both need one a factor")
     if widths[0] < 1:
         raise ShapeError(f"{names[0]} and {names[1]} have no factors; at least one column is needed")
-    most = np.iinfo(np.int32).max
-    if len(pair[1]) > most:
-        raise ShapeError(f"{names[1]} have {len(pair[1])} rows; at most {most} are supported")
+    if len(pair[1]) > MAX_INDEX:
+        raise ShapeError(f"{names[1]} have {len(pair[1])} rows; at most {MAX_INDEX} are supported")
     dtype = np.float32 if all(array.dtype == np.float32 for array in pair) else np.float64
     return read_only(pair[0].astype(dtype, copy=False)), read_only(pair[1].astype(dtype, copy=False))
 
