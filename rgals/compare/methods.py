@@ -206,6 +206,8 @@ def _of_thing(given: Any) -> Method:
         estimator = "an estimator with fit and recommend or predict (an object, not its class)"
         function = "a function of the training matrix, or a pair of one of these and its ladders"
         raise ParameterError("methods", given, f"give a name, a Loss, {estimator}, {function}")
+    if getattr(thing, "half_life", None) is not None:
+        raise ParameterError("methods", given, "parts of a comparison have no times; set half_life=None")
     own = outside.settings_of(thing) if ladders else {}
     rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():

@@ -401,6 +401,8 @@ class Labels(Silent):
     [
         (Neighbours, ParameterError, "not its class"),
         (3, ParameterError, "methods=3"),
+        (RGALS(half_life="30d"), ParameterError, "methods=.*have no times"),
+        ({"old": Popularity(half_life="30d")}, ParameterError, "have no times"),
         ([EASE(), EASE(2.0)], ParameterError, "a dict gives names"),
         ((EASE(), {"regg": [1, 2]}), ParameterError, "'regg'.*reg"),
         ((EASE(), {"reg": []}), ParameterError, "ladder of reg=.*ascending"),
