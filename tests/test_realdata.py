@@ -7,7 +7,7 @@ import json
 import pytest
 from conftest import ROOT
 
-from rgals import IALS, RG2, RGALS, WRMF, ValuesWarning
+from rgals import IALS, RG2, RGALS, RGX, WRMF, ValuesWarning
 from rgals.datasets import read_interactions
 from rgals.metrics import evaluate
 from rgals.model_selection import PROTOCOLS, split_interactions
@@ -45,6 +45,19 @@ def test_rg2_leads_on_ml_1m(data_file):
     }
     assert figures["RG2"] >= 1.03 * figures["WRMF plain"]
     assert figures["RG2"] >= 0.99 * figures["iALS"]
+
+
+@pytest.mark.realdata
+def test_the_default_of_rgx_holds_a_constant_of_a_users_scores(data_file):
+    """With all of the interaction a constant costs nothing, and takes what alpha gives: sparse data lose."""
+    X = read_interactions(data_file("steam-200k-purchases"), binarize=True).matrix
+    train, test = split_interactions(X, (0.8, 0.2), random_state=0)
+    rg2, rgx, whole = (
+        evaluate(RGALS(64, loss, random_state=0).fit(train), train, test)["ndcg@10"]
+        for loss in ("rg2", "rgx", RGX(beta=1.0))
+    )
+    assert rgx >= 0.98 * rg2
+    assert whole < 0.9 * rg2
 
 
 @pytest.mark.realdata
