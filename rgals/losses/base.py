@@ -326,6 +326,9 @@ class Loss(BaseEstimator):
     def resolve(self, degrees: Degrees, K: int) -> Self:
         """A copy in which every ``"auto"`` is the number that `defaults` gives, or a `ParameterError`."""
         params = self.get_params()
+        lost = [name for name in self._auto if name not in params and getattr(self, name) == AUTO]
+        if lost:  # of a subclass whose parameters are others
+            raise InputTypeError(f"the loss {self.name}: its __init__ has no {lost[0]} and sets no number")
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
         found = self.defaults(degrees, K) if unset else {}
         for name in unset:

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from helpers import LOSSES, factors, interactions
 from sklearn.base import clone
 
-from rgals import IALS, RG2, RGX, WRMF, InputTypeError, ParameterError
+from rgals import IALS, RG2, RGALS, RGX, WRMF, InputTypeError, ParameterError
 from rgals.losses import Degrees, get_loss
 from rgals.matrix.validate import as_csr
 
@@ -206,3 +206,13 @@ def test_bad_parameters_are_named(loss, word):
 def test_what_is_no_loss_is_refused(loss):
     with pytest.raises(InputTypeError, match="loss"):
         get_loss(loss)
+
+
+def test_a_subclass_that_hides_an_automatic_parameter_is_told_so():
+    class Own(IALS):
+        def __init__(self, foo=1.0):
+            super().__init__()
+            self.foo = foo
+
+    with pytest.raises(InputTypeError, match=r"loss Own: its __init__ has no alpha0"):
+        RGALS(K=2, loss=Own()).fit(np.eye(6))
