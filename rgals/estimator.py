@@ -4,7 +4,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -201,6 +201,7 @@ class RGALS(
 
     _checkpoint = fit.CHECKPOINT
     _file: ClassVar[Any] = FORMAT
+    _get_loss = staticmethod(get_loss)
     _streams: ClassVar[bool] = True  # matrices may stay on their disk
     _check = fit.check_parameters
     _check_memory = fit.check_memory
@@ -333,22 +334,6 @@ class RGALS(
         if self.values == AUTO and params["values"] != "raw":
             found["values"] = params["values"]
         return found
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name.
-
-        Parameters
-        ----------
-        **params
-
-        Returns
-        -------
-        self
-        """
-        loss = params.get("loss", self.loss)
-        if isinstance(loss, str) and any(name.startswith("loss__") for name in params):
-            params["loss"] = get_loss(loss)
-        return super().set_params(**params)
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.

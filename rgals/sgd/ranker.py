@@ -188,6 +188,7 @@ class SGDRanker(Trained, BaseEstimator):
 
     _checkpoint = CHECKPOINT
     _file: ClassVar[Any] = _Format("SGDRanker", model_spec("rgals-sgd-model", 1))
+    _get_loss = staticmethod(get_loss)
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         left = [name for name in AUTOMATIC if getattr(self, name) == AUTO]

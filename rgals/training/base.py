@@ -44,6 +44,7 @@ class Trained(FactorRanker):
     values: str
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
+    _get_loss: ClassVar[Any]  # of a name
 
     @abstractmethod
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
@@ -63,6 +64,22 @@ class Trained(FactorRanker):
         found = self._taken() if getattr(self, "history_", None) else {}
         shown = [f"{k}={x!r}" if isinstance(x, str) else f"{k}={x:.4g}" for k, x in found.items()]
         return f"{text}  # fitted with {', '.join(shown)}" if shown else text
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name.
+
+        Parameters
+        ----------
+        **params
+
+        Returns
+        -------
+        self
+        """
+        loss = params.get("loss", self.loss)
+        if isinstance(loss, str) and any(name.startswith("loss__") for name in params):
+            params["loss"] = self._get_loss(loss)
+        return super().set_params(**params)  # type: ignore[misc]
 
     @abstractmethod
     def _check_memory(

@@ -358,6 +358,8 @@ def test_parameters_are_stored_untouched():
     loss = RG2(0.2)
     model = SGDRanker(K=3, loss=loss)
     assert model.get_params()["loss"] is loss and clone(model).set_params(loss__alpha=0.4).loss.alpha == 0.4
+    named = clone(SGDRanker(loss="mse")).set_params(loss="rg2", loss__alpha=0.4)
+    assert named.loss.get_params() == RG2(0.4).get_params()
 
 
 def test_labels_of_mixed_kinds_stay_what_they_are():
