@@ -104,12 +104,11 @@ def make_implicit(
     >>> bool((data.matrix.sum(axis=1) >= 5).all())
     True
     """
-    check_int("n_users", n_users, 1)
-    check_int("n_items", n_items, 2 * _MIN_DEGREE)
+    n_users, n_items = check_int("n_users", n_users, 1), check_int("n_items", n_items, 2 * _MIN_DEGREE)
     n_clusters = check_int("n_clusters", min(16, n_items) if n_clusters is None else n_clusters, 1, n_items)
     mean = min(40.0, n_items / 2) if mean_interactions is None else mean_interactions
-    check_real("mean_interactions", mean, _MIN_DEGREE, n_items / 2)
-    check_real("popularity_exponent", popularity_exponent, 0.0)
+    mean = check_real("mean_interactions", mean, _MIN_DEGREE, n_items / 2)
+    popularity_exponent = check_real("popularity_exponent", popularity_exponent, 0.0)
     check_real("noise", noise, 0.0, 1.0)
     check_choice("labels", labels, ("text", "int"))
     rng = check_random_state(random_state)

@@ -28,7 +28,7 @@ from sklearn.base import BaseEstimator
 from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.runtime.checks import check_choice, check_real, or_auto
+from rgals.runtime.checks import check_choice, check_real, or_auto, plain_number
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
@@ -336,7 +336,7 @@ class Loss(BaseEstimator):
                 advice = "the loss has no rule for it; give a number"
                 raise ParameterError(f"{self.name}.{name}", AUTO, advice)
             params[name] = found[name]
-        return type(self)(**params)
+        return type(self)(**{name: plain_number(value) for name, value in params.items()})
 
     def validate(self) -> None:
         """Check the parameters; a `ParameterError` names one that is out of its range."""

@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from copy import copy
 from dataclasses import Field, dataclass, field
 from functools import partial
 from inspect import cleandoc, signature
@@ -18,6 +19,14 @@ def plain_number(value: Any) -> Any:
     if isinstance(value, np.floating):
         return float(value)
     return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
+
+
+def plain_copy(value: Any) -> Any:
+    """A copy of an object of parameters, such as a loss, whose numbers are Python's."""
+    made = copy(value)
+    if isinstance(getattr(made, "__dict__", None), dict):  # not of a name, nor of a class given by mistake
+        vars(made).update({name: plain_number(each) for name, each in vars(made).items()})
+    return made
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -1,7 +1,6 @@
 """Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from rgals.kernels.queue import launch
 from rgals.losses.base import Coefficients, Side, weight_sums
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import read_only
-from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.checks import check_int, check_real, plain_copy
 from rgals.runtime.threads import workers
 from rgals.solvers.base import Backend
 
@@ -109,7 +108,7 @@ def read_hard_negatives(value: Any) -> HardNegatives | None:
     if value is None:
         return None
     own = isinstance(value, HardNegatives)
-    value = copy(value) if own else HardNegatives(check_real("hard_negatives", value, 0.0))
+    value = plain_copy(value) if own else HardNegatives(check_real("hard_negatives", value, 0.0))
     value.check()
     return value if value.weight > 0 else None
 

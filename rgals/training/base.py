@@ -3,7 +3,6 @@
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -14,7 +13,7 @@ from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
-from rgals.runtime.checks import plain_number
+from rgals.runtime.checks import plain_copy
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
@@ -172,9 +171,8 @@ class Trained(FactorRanker):
         The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
         leaves the model as it was, and other threads may use it in the meantime.
         """
-        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
-        vars(given).update({name: plain_number(value) for name, value in vars(given).items()})
-        given.loss = copy(self.loss)
+        given = plain_copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        given.loss = plain_copy(self.loss)
         params = parameters_of(given)
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         features = {"user_features": user_features, "item_features": item_features}

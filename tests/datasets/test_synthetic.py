@@ -127,3 +127,11 @@ def test_it_survives_saving(tmp_path):
     assert np.array_equal(again.item_ids, data.item_ids[chosen])
     np.testing.assert_array_equal(again.matrix.toarray(), data.matrix.toarray()[:, chosen])
     assert np.array_equal(again.timestamp, data.timestamp)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64])
+def test_numbers_of_numpy_are_taken_as_those_of_python(kind):
+    """The exponent's negative was 255, so that users had five items each."""
+    numbers = {"n_clusters": 8, "mean_interactions": 20, "popularity_exponent": 1, "random_state": 0}
+    odd = make_implicit(kind(60), kind(100), **{name: kind(n) for name, n in numbers.items()})
+    assert (odd.matrix != make_implicit(60, 100, **numbers).matrix).nnz == 0

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from helpers import interactions
 from sklearn.base import clone
 
-from rgals import IALS, RG2, RGALS, RGX, CheckpointError, InputError, ParameterError
+from rgals import IALS, RG2, RGALS, RGX, CheckpointError, HardNegatives, InputError, ParameterError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.losses import Degrees
 from rgals.matrix.entries import hold_out
@@ -19,6 +19,7 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.runtime import memory
 from rgals.sgd import SGDRanker
+from rgals.sgd.losses import SoftmaxAtK
 from rgals.solvers import spectral
 from rgals.training import fit
 from rgals.training.run import has_settled
@@ -69,6 +70,21 @@ def test_numbers_of_numpy_are_taken_as_those_of_python(kind, X, tmp_path):
     model = SGDRanker(**{"K": 6, "batch_size": 100, "n_epochs": 2, "lr": kind(1), "random_state": 0, **sizes})
     again = SGDRanker(K=6, batch_size=100, n_epochs=2, lr=1, random_state=0).fit(X)
     assert content(model.fit(X)) == content(again)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_sizes_in_objects_are_of_any_type_too(kind, X):
+    """Twice or once more than these was negative, or an OverflowError."""
+    largest = np.iinfo(kind).max
+    P, Q = np.ones((X.shape[0], 1)), np.ones((X.shape[1], 1))
+
+    def found(n) -> list:
+        loss, hard = RG2(alpha=0.1, n_negatives=n(largest)), HardNegatives(1.0, n_samples=n(100), warmup=n(2))
+        sgd = SGDRanker(K=6, loss=SoftmaxAtK(k=n(3)), n_epochs=1, values="raw", random_state=0)
+        models = make(loss=loss, n_iter=2, reg=1.0), make(hard_negatives=hard, n_iter=3), sgd
+        return [loss.objective(X, P, Q), *(content(model.fit(X)) for model in models)]
+
+    assert found(kind) == found(int)
 
 
 # ------------------------------------------------------------------ init
