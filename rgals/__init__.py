@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING
 
 from rgals.runtime.errors import (
     CheckpointError,
+    DeviceError,
+    DeviceMemoryError,
+    DownloadError,
     FileFormatError,
     ForkError,
     InputError,
@@ -41,6 +44,9 @@ __all__ = [
     "WRMF",
     "Checkpoint",
     "CheckpointError",
+    "DeviceError",
+    "DeviceMemoryError",
+    "DownloadError",
     "FileFormatError",
     "ForkError",
     "HardNegatives",
