@@ -91,7 +91,7 @@ class RGALS(
         ``HardNegatives(weight)``. It raises quality where K is small for the catalogue: see `HardNegatives`
         for the objective and its source. Users are folded in with the best items that they do not have, too.
         ``n_iter="auto"`` is 16 then, the last 6 with such pairs, and the objective, which may rise when the
-        pairs are drawn anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, nor on a GPU.
+        pairs are drawn anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, dislikes, stores, GPUs.
     feature_reg : float or "auto", default="auto"
         Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
         ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is 1.
