@@ -21,7 +21,7 @@ def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
     bad = np.flatnonzero((array < 0) | (array >= n))
     if len(bad):
         problem = f"they run from 0 to {n - 1}"
-        raise UnknownIdError(f"{name}[{bad[0]}]={array[bad[0]]} is not a {what} of this model: {problem}")
+        raise UnknownIdError(f"{name}[{bad[0]}]={array[bad[0]]} is no {what} of this model: {problem}")
     return array.astype(np.int64)
 
 

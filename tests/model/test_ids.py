@@ -118,9 +118,10 @@ def test_a_row_number_is_no_id(X):
         (lambda: named.similar_items(N + 1), "items: item 41 is not known"),
         (lambda: named.predict("u3", [5, 6]), "items: item 6 is not known"),
         (lambda: named.explain("u99", 5), "user: user 'u99' is not known"),
-        (lambda: named.recommend(Positions([M])), "=60 is not a user of this model: they run from 0 to 59"),
-        (lambda: named.recommend(Positions([-1])), "=-1 is not a user of this model"),
+        (lambda: named.recommend(Positions([M])), "=60 is no user of this model: they run from 0 to 59"),
+        (lambda: named.recommend(Positions([-1])), "=-1 is no user of this model"),
         (lambda: plain.recommend(Positions([M])), "from 0 to 59"),
+        (lambda: plain.similar_items([N]), "=40 is no item of this model"),
     ):
         with pytest.raises(UnknownIdError, match=words):
             call()
