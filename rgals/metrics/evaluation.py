@@ -22,10 +22,15 @@ _DROPPED = "test interactions are also in train: they cannot be recommended and 
 class Evaluation(dict):
     """Figures by metric: a dict that knows whom they are about.
 
-    Attributes
+    Parameters
     ----------
     figures : mapping of str to float
         What the dict holds.
+    n_users, n_cold, n_interactions : int, default 0
+        The attributes.
+
+    Attributes
+    ----------
     n_users : int
         Users with test items, whom the figures are about.
     n_cold : int

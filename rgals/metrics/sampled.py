@@ -69,6 +69,8 @@ def evaluate_sampled(
     ------
     ParameterError
         A metric of another kind.
+    InputTypeError
+        A model without factors, or a function.
     InputError
         A user has fewer than ``n_negatives`` items to draw from, or no user has a test item.
 
