@@ -111,9 +111,10 @@ class RGALS(
         Start from the factors of the last fit, by the ids where there are some; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
-        lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"
-        is "binary" where the standard deviation of the values exceeds their mean (play counts, hours, money)
-        and says so with a `ValuesWarning`; otherwise "raw". Statistics are always those of the fitted matrix.
+        lowers long histories and popular items, the second and the last divided by their mean; the formulas:
+        `rgals.matrix.weighting.Weighting`. "auto" is "binary" where the standard deviation of the values
+        exceeds their mean (play counts, hours, money) and says so with a `ValuesWarning`; otherwise "raw".
+        Statistics are always those of the fitted matrix.
     half_life : float, str or None, default=None
         Time in which an interaction loses half of its weight, counted back from the newest one: a number in
         the unit of the timestamps (nanoseconds for dates), or a text such as ``"90d"`` (s, min, h, d, w, y).
