@@ -344,7 +344,7 @@ def test_svd_gives_the_global_optimum(valued, K):
 @pytest.mark.parametrize(("n_negatives", "reg"), [(None, 0.0), (200, 0.001)])
 def test_rgx_whose_items_have_no_single_minimiser_says_so(K, n_negatives, reg):
     """It was numpy's error of a singular matrix, or with more negatives than items a saddle point."""
-    loss = RGX(alpha=0.0, n_negatives=n_negatives)
+    loss = RGX(alpha=0.0, beta=1.0, n_negatives=n_negatives)
     with pytest.raises(NumericalError, match="no single minimiser.*raise reg, or lower beta or n_negatives"):
         RGALS(K, loss, reg=reg, dtype="float64", random_state=0).fit(interactions(70, 40, seed=5))
 
