@@ -338,7 +338,7 @@ METHODS: dict[str, Method] = {
     "RGALSCV K=auto": searched(["rg2", "ials"], K="auto"),
     "RG2": als(RG2()),
     "RG2 + exponents": als(RG2(), 4, user_exponent=None, item_exponent=None),
-    "RGx": als(RGX(beta=1.0)),
+    "RGx": als(RGX(beta=1.0)),  # whose default it was when this was recorded
     "RGx gramian": als(RGX(form="gramian"), 3, beta=(0.0, 0.98)),
     "iALS": als(IALS()),
     "iALS + exponents": als(IALS(), 4, user_exponent=None, item_exponent=None),

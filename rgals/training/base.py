@@ -43,7 +43,7 @@ class Trained(FactorRanker):
     values: str
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
-    _get_loss: ClassVar[Any]  # of a name
+    _get_loss: ClassVar[Any]  # the loss that has a name
 
     @abstractmethod
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
