@@ -17,7 +17,7 @@ from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
 from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.aligned import LINE
-from rgals.runtime.checks import RANGES, check_choice, check_int
+from rgals.runtime.checks import RANGES, check_choice, check_int, plain_copy
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning, warn
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
@@ -178,8 +178,8 @@ class DaskRGALS(RGALS):
         for name, value in none.items():
             if value is not None:
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
-        given = copy(self)
-        given.loss = copy(self.loss)
+        given = plain_copy(self)
+        given.loss = plain_copy(self.loss)
         dtype = check_parameters(given, {"checkpoint": checkpoint})
         for name, possible in _ONLY.items():
             value = getattr(given, name)

@@ -90,7 +90,7 @@ def assert_close(model, local, tol=1e-5):
     "params",
     [
         {},
-        {"loss": RGX(), "K": 20},
+        {"loss": RGX(), "K": np.int8(20)},
         {"loss": RGX(form="gramian"), "dtype": "float64"},
         {"loss": RG2(alpha=0.0), "reg_exponent": 0.5},
         {"loss": RG2(n_negatives=50, user_exponent=0.5, item_exponent=-0.3, proposal_exponent=0.5)},
