@@ -1,4 +1,7 @@
-"""How the package is built: no long argument lists, few modules on the top level, sizes that do not grow."""
+"""How the package is built: no long argument lists, few modules on the top level, sizes that do not grow.
+
+And that `make stress`, which runs seldom, finds what it takes from other tests.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, STRESS, TESTS
 
 PACKAGE = ROOT / "rgals"
 # Lines without those that hold nothing but a comment.
@@ -90,3 +93,22 @@ def test_kernels_are_commented():
     code, comments = (sum(column) for column in zip(*counts, strict=True))
     assert code <= LINES_A_COMMENT * comments, f"one comment for {code / comments:.1f} lines of code"
     assert code_and_comments('"""Doc."""\nx = 1  # why\n# more\ny = 2  # noqa\n') == (2, 2)
+
+
+def test_what_stress_takes_from_other_tests_is_there():
+    """Where a test moved, or had another name, all of `make stress` ended at that import."""
+    taken = [
+        (path.name, TESTS.joinpath(*node.module.split(".")).with_suffix(".py"), alias.name)
+        for path in STRESS.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (".test_" in node.module or node.module.startswith("test_"))
+        for alias in node.names
+    ]
+    assert len(taken) > 20
+    there = {path: f"\n{path.read_text()}" for _, path, _ in taken if path.is_file()}
+    missing = [
+        f"{name} takes {what} from {path.relative_to(TESTS)}"
+        for name, path, what in taken
+        if not re.search(rf"\n(def |class )?{what}\b", there.get(path, ""))
+    ]
+    assert not missing

@@ -4,7 +4,6 @@ What depends on processes (bits, paths, workers that die) has two of them; the r
 which start at once and cost a quarter.
 """
 
-import copy
 import gc
 import os
 import pickle
@@ -66,8 +65,31 @@ def X():
     return X
 
 
+@pytest.fixture(scope="module")
+def whole(client, X):
+    """Fitted once for all tests that compare with it and change nothing."""
+    return fit(client, X)
+
+
 def fit(client, X, **params):
     return DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, **params}).fit(X)
+
+
+def keys(client):
+    """What is computed, or held, for fits on the workers."""
+    return {key for key in client.run_on_scheduler(_keys) if "rgals" in key}
+
+
+def _keys(dask_scheduler):
+    return [str(key) for key in dask_scheduler.tasks]
+
+
+def wait_for_the_end(client, before):
+    """Until workers have no more than they had before."""
+    deadline = time.monotonic() + 30
+    while left := keys(client) - before:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def scores(model):
@@ -86,6 +108,7 @@ def assert_close(model, local, tol=1e-5):
 # ---------------------------------------------------------------- the same model
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "params",
     [
@@ -111,9 +134,11 @@ def test_dislikes(client, X):
     assert_close(fit(client, disliked, loss=loss), RGALS(**SETTING, loss=loss).fit(disliked))
 
 
-def test_the_bits_do_not_depend_on_the_workers(processes, X):
-    """One worker of three threads, in this process, against two processes of one thread."""
-    found = fit(processes, X, loss=RGX())
+@pytest.mark.few(1)
+@pytest.mark.parametrize("workers", ["client", "processes"])
+def test_the_bits_do_not_depend_on_the_workers(request, workers, X):
+    """One worker of three threads against two of one thread, in this process or in two of their own."""
+    found = fit(request.getfixturevalue(workers), X, loss=RGX())
     with distributed.Client(
         processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None
     ) as one:
@@ -146,25 +171,25 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
         model = fit(client, given)
         assert_close(model, local)
         assert (model.user_ids_ == local.user_ids_).all() and (model.item_ids_ == local.item_ids_).all()
-        named = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, item_ids=range(180))
-        assert (named.user_ids_ == local.user_ids_).all() and named.item_ids_.tolist() == [*range(180)]
         assert (model.seen_ != local.seen_).nnz == 0
         assert model.recommend(["u003"], n=3)[0].tolist() == local.recommend(["u003"], n=3)[0].tolist()
+    named = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(tmp_path, item_ids=range(180))
+    assert (named.user_ids_ == local.user_ids_).all() and named.item_ids_.tolist() == [*range(180)]
 
 
-def test_stores_are_read_by_the_workers(client, frame, tmp_path):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("by", ["path", "object"])
+def test_stores_are_read_by_the_workers(client, whole, frame, tmp_path, by):
     from rgals.matrix import convert
 
     frame.to_parquet(tmp_path / "events.parquet")
     store = convert(tmp_path / "events.parquet", tmp_path / "data.rgals")
-    whole = fit(client, frame)
-    for given in (store, tmp_path / "data.rgals"):
-        model = fit(client, given)
-        assert (model.user_factors_ == whole.user_factors_).all()
-        assert model.user_ids_.tolist() == whole.user_ids_.tolist()
+    model = fit(client, store if by == "object" else tmp_path / "data.rgals")
+    assert (model.user_factors_ == whole.user_factors_).all()
+    assert model.user_ids_.tolist() == sorted(set(frame["user"]))
 
 
-def test_chunks_of_a_dask_array(client, X):
+def test_chunks_of_a_dask_array(client, whole, X):
     import dask.array as da
 
     meta = sp.csr_array((0, 0), dtype=np.float32)
@@ -174,7 +199,7 @@ def test_chunks_of_a_dask_array(client, X):
         for a, b in zip(cuts[:-1], cuts[1:], strict=True)
     ]
     model = fit(client, da.concatenate(parts))
-    assert (model.user_factors_ == fit(client, X).user_factors_).all()  # the blocks are those of the matrix
+    assert (model.user_factors_ == whole.user_factors_).all()  # the blocks are those of the matrix
 
 
 def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
@@ -235,8 +260,8 @@ class Own(DaskRGALS):
     """Somebody's own: its clone never ended."""
 
 
-def test_the_client_travels_in_no_copy(client, X, tmp_path):
-    model = fit(client, X)
+def test_the_client_travels_in_no_copy(client, whole, X, tmp_path):
+    model = whole
     assert model.client_ is client
     copied = clone(model)
     assert copied.client is client and copied.get_params()["n_blocks"] == 4
@@ -254,29 +279,30 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
     assert_close(DaskRGALS(**SETTING).fit(X), local, 1e-4)  # the client that was made last
 
 
-def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame, tmp_path):
-    local = RGALS(**SETTING).fit(frame)
-    today = frame[:3].assign(user=["new", "u001", "u002"])
-    updates = (
-        lambda model: model.partial_fit(today),
-        lambda model: model.forget_users(["u003"]),
-        lambda model: model.forget_items([7]),
-    )
-    for update in updates:
-        model, expected = update(fit(client, frame)), update(copy.copy(local))
-        assert model.user_ids_.tolist() == expected.user_ids_.tolist()
-        assert model.item_ids_.tolist() == expected.item_ids_.tolist()
-        assert_close(model, expected)
-        with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
-            model.recommend_all(tmp_path)
+UPDATES = {
+    "forget_users": lambda model, today: model.forget_users(["u003"]),
+    "forget_items": lambda model, today: model.forget_items([7]),
+    "partial_fit": lambda model, today: model.partial_fit(today),
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("update", UPDATES)
+def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame, tmp_path, update):
+    before, today = keys(client), frame[:3].assign(user=["new", "u001", "u002"])
+    model = UPDATES[update](fit(client, frame), today)
+    expected = UPDATES[update](RGALS(**SETTING).fit(frame), today)
+    assert model.user_ids_.tolist() == expected.user_ids_.tolist()
+    assert model.item_ids_.tolist() == expected.item_ids_.tolist()
+    assert_close(model, expected)
+    with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
+        model.recommend_all(tmp_path)
     model.fit(frame)
-    assert 7 in model.item_ids_ and model.recommend_all(tmp_path / "lists").users == 240
+    assert "u003" in model.user_ids_ and 7 in model.item_ids_
+    assert model.recommend_all(tmp_path / "lists").users == 240
     del model
     gc.collect()
-    deadline = time.monotonic() + 30
-    while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_the_end(client, before)
 
 
 REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}
@@ -321,14 +347,13 @@ def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
 # ---------------------------------------------------------------- faults
 
 
-def test_a_fit_goes_on_from_its_checkpoint(client, X, tmp_path):
-    whole = fit(client, X, n_iter=3)
-    half = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4}).fit(X, checkpoint=Checkpoint(tmp_path))
-    assert half.n_iter_ == 2
-    rest = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, "n_iter": 3})
+def test_a_fit_goes_on_from_its_checkpoint(client, whole, X, tmp_path):
+    half = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, "n_iter": 1})
+    assert half.fit(X, checkpoint=Checkpoint(tmp_path)).n_iter_ == 1
+    rest = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4})
     assert (rest.fit(X, checkpoint=tmp_path).user_factors_ == whole.user_factors_).all()
     with pytest.raises(CheckpointError, match="n_blocks"):
-        DaskRGALS(client=client, **{**SETTING, "n_blocks": 3, "n_iter": 3}).fit(X, checkpoint=tmp_path)
+        DaskRGALS(client=client, **{**SETTING, "n_blocks": 3}).fit(X, checkpoint=tmp_path)
 
 
 def test_a_worker_that_dies_is_made_good(processes, X):
@@ -349,33 +374,26 @@ def test_ctrl_c_leaves_nothing_behind(client, X):
     def stop(now):
         raise KeyboardInterrupt
 
-    model = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4})
+    before, model = keys(client), DaskRGALS(client=client, **{**SETTING, "n_blocks": 4})
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, callbacks=stop)
     assert not model.__sklearn_is_fitted__()
-    deadline = time.monotonic() + 30
-    while any(client.processing().values()) or any("rgals" in str(k) for k in client.run_on_scheduler(_keys)):
-        assert time.monotonic() < deadline, client.run_on_scheduler(_keys)
-        time.sleep(0.05)
+    wait_for_the_end(client, before)
+    assert not any(client.processing().values())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("look", [0.002, 60.0])
 def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch, look):
     """Whatever Python's collector does, and whether every wait of the fit takes long, or none."""
     monkeypatch.setattr("rgals.cluster.graph._LOOK", look)
+    before = keys(client)
     gc.disable()
     try:
-        n_iter = fit(client, X).n_iter_
-        deadline = time.monotonic() + 30
-        while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
-            assert n_iter == 2 and time.monotonic() < deadline
-            time.sleep(0.05)
+        assert fit(client, X).n_iter_ == 2
+        wait_for_the_end(client, before)
     finally:
         gc.enable()
-
-
-def _keys(dask_scheduler):
-    return [str(key) for key in dask_scheduler.tasks]
 
 
 def test_a_block_that_kills_every_worker_is_named(processes, X):

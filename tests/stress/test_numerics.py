@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kernels.test_cg import test_one_system
+from kernels.ways.test_cg import test_one_system
 from metrics.test_evaluation import test_evaluate_equals_the_oracle_on_random_problems
 from sklearn.utils.estimator_checks import check_estimator
 from solvers.test_cpu import (
