@@ -71,7 +71,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items) -> None:
-    items.sort(key=lambda item: item.path)
+    # One of the processes of `pytest -n` has the tests that need a zygote: it makes one, and the others none.
+    items.sort(key=lambda item: ("zygote" not in item.fixturenames, item.path))
     if not config.option.full:
         gone = left_out(items)
         config.hook.pytest_deselected(items=gone)

@@ -44,7 +44,7 @@ def kill_while_saving(zygote, folder, count, naive=False):
 
 
 def test_kill_while_saving(zygote, folder, tally):
-    count = tally("kill -9 while saving", 15, 200)
+    count = tally("kill -9 while saving", 10, 200)
     seen, most = set(), 0
     for number, found, seconds, left in kill_while_saving(zygote, folder, count.figure):
         seen.add(found)

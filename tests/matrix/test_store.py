@@ -57,6 +57,7 @@ def fitted(X, **options) -> RGALS:
     return RGALS(**{"K": 24, "n_iter": 2, "random_state": 0, "values": "raw"} | options).fit(X)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("block", [1, 3000, 1 << 26])
 @pytest.mark.parametrize("n_jobs", [1, 2, 4])
 @pytest.mark.parametrize("valued", [False, True])

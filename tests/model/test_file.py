@@ -9,7 +9,7 @@ ME = "instruments.model_files"
 
 
 def test_damaged_model_files(zygote, tally):
-    count = tally("mutations of model files", 2_000, 50_000)
+    count = tally("mutations of model files", 1_000, 50_000)
     content = model_files.good()
     for start in range(0, count.figure, BATCH):
         outcome = zygote.run(f"{ME}:batch", content, start, start + BATCH)

@@ -61,9 +61,9 @@ def random_case(seed):
     return integers(rng, b, k, dtype), integers(rng, size, k, dtype), n, args
 
 
-def test_thousand_random_cases_equal_a_stable_argsort():
-    shapes, ties = set(), 0
-    for seed in range(1000):
+def test_random_cases_equal_a_stable_argsort(amount):
+    shapes, ties, cases = set(), 0, amount(250, 1000)
+    for seed in range(cases):
         queries, items, n, args = random_case(seed)
         ids, scores = topk(queries, items, n, **args)
         want_ids, want_scores = oracle(queries, items, n, **args)
@@ -72,7 +72,7 @@ def test_thousand_random_cases_equal_a_stable_argsort():
         np.testing.assert_array_equal(scores, want_scores, err_msg=str((seed, sorted(args))))
         shapes.add((queries.shape, items.shape, n, *sorted(args)))
         ties += bool((scores[:, 1:] == scores[:, :-1]).any())
-    assert len(shapes) > 500 and ties > 500
+    assert min(len(shapes), ties) > cases / 2
 
 
 @pytest.mark.parametrize("k", [1, 17, 64, 512, 2048])

@@ -241,7 +241,7 @@ def check_features(loss, X, **params):
 
 @pytest.mark.parametrize("form", FEATURES.columns)
 @pytest.mark.parametrize("feature", FEATURES.rows)
-@pytest.mark.few(60)
+@pytest.mark.few(40)
 def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path, numpy_device, monkeypatch):
     loss = LOSSES[form]
     stand_in(monkeypatch, numpy_device)

@@ -6,6 +6,8 @@ import time
 
 from kernels.ways.test_cg import test_one_system
 from metrics.test_evaluation import test_evaluate_equals_the_oracle_on_random_problems
+from model.test_ranking_properties import test_random_calls_equal_a_dense_argsort
+from scoring.test_topk import test_random_cases_equal_a_stable_argsort
 from sklearn.utils.estimator_checks import check_estimator
 from solvers.test_cpu import (
     test_bases_that_change_from_half_step_to_half_step_change_no_iterate,
@@ -34,6 +36,8 @@ __all__ = [
     "test_numerical_failure_names_the_row_and_leaves_the_last_good_state",
     "test_one_system",
     "test_properties",
+    "test_random_calls_equal_a_dense_argsort",
+    "test_random_cases_equal_a_stable_argsort",
     "test_row_only_losses_reach_the_closed_form_from_every_start",
 ]
 

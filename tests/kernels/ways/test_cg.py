@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, factors, half_steps, rows_of_lengths
-from numba import njit
 
 from rgals import NumericalError
+from rgals.kernels.compile import entry
 from rgals.kernels.row import NEXT, Basis, Row, Rows, Work, make_scratch
 from rgals.kernels.ways import cg
 from rgals.losses import IALS, RG2, Degrees
@@ -81,7 +81,7 @@ def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, m
     assert np.abs((iterated - oracle) @ scores).max() < 8 * error + 64 * np.finfo(dtype).eps * size
 
 
-@njit
+@entry
 def solve_alone(rows, basis, work):
     n = len(rows.indices)
     scratch = make_scratch(len(basis.d), n + 16, False, basis.d)
