@@ -130,8 +130,9 @@ class Updated(FoldIn):
         check_choice("merge", merge, MERGES)
         check_int("sweeps", sweeps, 1)
         if not self.__sklearn_is_fitted__():
-            features = {"user_features": user_features, "item_features": item_features}
-            return cast(Any, self).fit(X, columns=columns, **features)  # of `Trained`, which estimators are
+            given = {"columns": columns, "user_features": user_features, "item_features": item_features}
+            given = {name: value for name, value in given.items() if value is not None}
+            return cast(Any, self).fit(X, **given)  # of `Trained`, which estimators are; not all take all
         began = time.perf_counter()
         with PUBLISHING:
             old: FittedState = self._state()

@@ -97,6 +97,8 @@ def test_it_is_updated_as_any_model(model, data):
     np.testing.assert_allclose(grown.user_factors_[150], model.user_factors_[7], rtol=1e-4, atol=1e-5)
     assert grown.cv_results_.keys() == model.cv_results_.keys() and "found" in repr(grown)
     assert evaluate(model, data.matrix, data.matrix[:, ::-1])["ndcg@10"] > 0
+    searched = RGALSCV(**{**SHORT, "n_iter": 2}).partial_fit(data.matrix[:40])  # was asked for features
+    assert searched.user_factors_.shape == (40, 6) and len(searched.cv_results_["params"])
 
 
 def test_parameters_are_those_of_an_estimator(data):
