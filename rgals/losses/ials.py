@@ -38,8 +38,9 @@ class IALS(Loss):
         Take negative values as dislikes, which add ``dislike_weight |v_xy| (o_xy + 1)^2`` to the loss.
         ``c_x`` and ``c_y``, and with them all that is "auto", are those of the other values. Otherwise a
         negative value is refused.
-    dislike_weight : float, default=1.0
-        See ``dislikes``; >= 0.
+    dislike_weight : float, default=0.3
+        See ``dislikes``; >= 0. They trade accuracy: .3 takes a fifth of the dislikes out of the first ten and
+        costs 2 % of NDCG, 1 takes some 40 % and costs 10 to 20 % (three sets of MovieLens).
 
     Examples
     --------
@@ -59,7 +60,7 @@ class IALS(Loss):
     user_exponent: float = 0.0
     item_exponent: float | str = AUTO
     dislikes: bool = False
-    dislike_weight: float = 1.0
+    dislike_weight: float = 0.3
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""

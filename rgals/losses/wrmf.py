@@ -31,7 +31,7 @@ class WRMF(Loss):
         As in `RG2`; 0 where ``alpha`` is set.
     dislikes : bool, default=False
         Negative values are dislikes, which add ``dislike_weight alpha |v_xy| (o_xy + 1)^2``; see `IALS`.
-    dislike_weight : float, default=1.0
+    dislike_weight : float, default=0.3
         See ``dislikes``; >= 0.
 
     Examples
@@ -50,7 +50,7 @@ class WRMF(Loss):
     user_exponent: float = 0.0
     item_exponent: float | str = AUTO
     dislikes: bool = False
-    dislike_weight: float = 1.0
+    dislike_weight: float = 0.3
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `IALS` in this loss's scale, exactly where all values are equal (see `Loss.defaults`)."""

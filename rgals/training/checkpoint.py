@@ -20,7 +20,7 @@ _Arrays = dict[str, np.ndarray]
 Best = tuple[float, int, _Arrays]  # figure, iteration and factors of the best iterate
 _History = list[dict[str, Any]]
 _REAL = ("f4", "f8")
-_LATER = {"dislikes": False, "dislike_weight": 1.0}  # parameters that losses of older checkpoints do not have
+_LATER = {"dislikes": False, "dislike_weight": 0.3}  # parameters that losses of older checkpoints do not have
 _FACTORS = {
     "user_factors": ArraySpec(_REAL, ("n_users", "K")),
     "item_factors": ArraySpec(_REAL, ("n_items", "K")),

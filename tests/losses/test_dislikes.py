@@ -15,7 +15,10 @@ from rgals.matrix.weighting import Weighting
 from rgals.metrics import evaluate
 from rgals.runtime.errors import InputError, ParameterError
 
-LOSSES = [IALS(alpha0=0.1, dislikes=True, dislike_weight=2.0), WRMF(alpha=3.0, dislikes=True)]
+LOSSES = [
+    IALS(alpha0=0.1, dislikes=True, dislike_weight=2.0),
+    WRMF(alpha=3.0, dislikes=True, dislike_weight=1.0),
+]
 
 
 @pytest.fixture
