@@ -324,7 +324,8 @@ class RGALS(
         # With hard negatives "auto" is more than a number: when they are drawn.
         n_iter = record.n_iter if state.hard_negatives is None else AUTO
         found = {"init": (record.history or [{}])[0].get("init", AUTO), "n_iter": n_iter}
-        kept = {k: v if record.params[k] == AUTO else record.params[k] for k, v in found.items()}
+        given = {k: record.params.get(k, AUTO) for k in found}  # subclasses may have other parameters
+        kept = {k: v if given[k] == AUTO else given[k] for k, v in found.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def _taken(self) -> dict[str, Any]:

@@ -592,3 +592,22 @@ def test_every_public_error_is_caught_by_the_base_class():
     # Three were raised and documented, and could be imported from no public module.
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert {kind.__name__ for kind in kinds} <= set(rgals.__all__)
+
+
+class Own(RGALS):
+    """A model with an ``__init__`` of its own, as scikit-learn's users write them."""
+
+    def __init__(self, strength: float = 0.1, random_state: int | None = None) -> None:
+        super().__init__(K=4, loss="ials", reg=strength, n_iter=3, random_state=random_state)
+        self.strength = strength
+
+
+def test_a_subclass_with_parameters_of_its_own_shows_itself_updates_and_is_saved(tmp_path):
+    X = interactions(40, 30)
+    model, plain = Own(0.2, random_state=0).fit(X), RGALS(4, "ials", reg=0.2, n_iter=3, random_state=0).fit(X)
+    assert model.fingerprint() == plain.fingerprint() and model.params_["n_iter"] == 3
+    assert repr(model).startswith("Own(random_state=0, strength=0.2)  # fitted with ")
+    model.save(tmp_path / "m.npz")
+    loaded = Own.load(tmp_path / "m.npz")
+    assert loaded.fingerprint() == model.fingerprint() and repr(loaded) == repr(model)
+    assert loaded.get_params() == model.get_params() and loaded.partial_fit(X[:3]).K == 4

@@ -136,11 +136,12 @@ class ModelFormat:
         params = meta["params"]
         if not isinstance(params, dict):
             raise TypeError("the parameters are no mapping")
-        unknown = sorted(set(params) - set(inspect.signature(kind).parameters))
+        known = inspect.signature(kind).parameters
+        unknown = sorted(set(params) - set(known))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
-        # Before there was a choice, values were weights as they were.
-        older = {"values": "raw"} if "values" in inspect.signature(kind).parameters else {}
+        # Before there was a choice, values were weights as they were, and starts random.
+        older = {name: value for name, value in {"values": "raw", "init": "random"}.items() if name in known}
         return self.unpack({**older, **params})
 
     def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
@@ -287,14 +288,16 @@ class _ALSFormat(ModelFormat):
         return unpack_object(packed, kinds)
 
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-        hard = params["hard_negatives"]
-        hard = hard.get_params() if isinstance(hard, HardNegatives) else hard
-        return params | {"loss": self._pack(params["loss"]), "hard_negatives": hard}
+        packed = dict(params)  # a subclass with an __init__ of its own has neither loss nor hard negatives
+        if "loss" in params:
+            packed["loss"] = self._pack(params["loss"])
+        if isinstance(hard := params.get("hard_negatives"), HardNegatives):
+            packed["hard_negatives"] = hard.get_params()
+        return packed
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        loss, hard = self._unpack(params["loss"]), _unpack_hard(params.get("hard_negatives"))
-        # Files of releases without `init` are of random starts.
-        return {"init": "random", **params, "loss": loss, "hard_negatives": hard}
+        kinds = {"loss": self._unpack, "hard_negatives": _unpack_hard}
+        return params | {name: unpack(params[name]) for name, unpack in kinds.items() if name in params}
 
     def more(self, state: FittedState) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}

@@ -187,7 +187,7 @@ class Trained(FactorRanker):
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
+        room = weighting.bytes(matrix) + prior_bytes(priors, given.K)
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
