@@ -229,7 +229,8 @@ def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:
     params = {}
     for name, value in record.params.items():
         now = own.get(name, taken.get(name, value) if value == AUTO else value)
-        if name not in elsewhere and (name in own or repr(now) != repr(default.get(name))):
+        plain = getattr(kind, name, default.get(name))  # of `RGALS`, by which an `RGALSCV` is fitted
+        if name not in elsewhere and (name in own or repr(now) != repr(plain)):
             params[name] = now
     return params
 

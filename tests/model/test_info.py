@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import scipy.sparse as sp
 from helpers import interactions
 
 import rgals
-from rgals import IALS, RGALS
+from rgals import IALS, RGALS, RGALSCV
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
@@ -57,6 +58,13 @@ def test_it_says_what_was_set_what_was_taken_and_what_it_takes(tmp_path):
     assert model.info()["updates"].startswith(f"{X[:3].nnz} interactions since the fit (")
     model.save(tmp_path / "m.npz")
     assert RGALS.load(tmp_path / "m.npz").info() == model.info()
+
+
+def test_a_search_tells_no_defaults_of_its_last_fit():
+    with pytest.warns(UserWarning, match="nothing can be hidden"):
+        model = RGALSCV(K=2, random_state=0).fit(sp.eye_array(12, format="csr"))
+    told = model.info()["parameters"]
+    assert told == model.best_estimator_.info()["parameters"] and "patience" not in told and "reg=" in told
 
 
 def test_memory_is_that_of_the_arrays():
