@@ -319,6 +319,8 @@ def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
         columns = frame_columns(frame, wanted, "the table")
         data = build(columns)
     except (InputError, InputTypeError) as error:
+        if "dislike_below" in str(error):
+            raise type(error)(f"{error}; both are arguments of {_READ}") from error
         if "the timestamp" not in str(error) or wanted["timestamp"] != "auto":
             raise
         raise type(error)(f"{error}; {_READ}({name}, timestamp=None) leaves the column out") from error

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import RGALS, Positions
+from rgals import IALS, RGALS, Positions
 from rgals.baselines import EASE
 from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
@@ -547,6 +547,12 @@ def test_a_column_of_times_that_cannot_be_read_may_be_left_out():
     with pytest.raises(InputError, match=r"told apart.*\(X, timestamp=None\) leaves the column out"):
         model().fit(frame)
     assert model().fit(frame, columns={"timestamp": None}).seen_.nnz == 5
+
+
+def test_negative_values_of_a_frame_are_told_who_makes_them_dislikes():
+    frame = pd.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "value": [1, -1]})
+    with pytest.raises(InputError, match=r"row 1.*dislike_below=0.*arguments of .*read_interactions$"):
+        RGALS(K=2, loss=IALS(dislikes=True)).fit(frame)
 
 
 def test_columns_called_like_attributes_of_other_inputs_are_columns():
