@@ -604,7 +604,7 @@ for words in (f"recommend {folder}/model.npz -n 1", f"fit {folder}/ratings.csv -
 """
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(0)
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes the streams")
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_stream_is_no_traceback(closed, folder, tmp_path):

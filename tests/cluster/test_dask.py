@@ -212,6 +212,7 @@ def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
     assert (model.seen_ != X).nnz == 0
 
 
+@pytest.mark.few(0)
 def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(processes, tmp_path, monkeypatch):
     """The user 7 of a file of numbers and the "7" beside texts are one, as if there were one file."""
     (tmp_path / "a.csv").write_text("user,item\n7,1\n8,2\n9,1\n")
@@ -396,6 +397,7 @@ def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypat
         gc.enable()
 
 
+@pytest.mark.few(0)
 def test_a_block_that_kills_every_worker_is_named(processes, X):
     from rgals.cluster.graph import Graphs
 

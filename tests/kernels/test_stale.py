@@ -226,6 +226,7 @@ def test_every_kernel_file_has_an_edit():
         assert new != old and probe in PROBES
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize(("name", "place"), [("loops", "user folder")])
 def test_an_edited_kernel_file_is_seen_by_the_next_process(tmp_path, name, place):
     check(Installation(tmp_path, place), name, stamps_alone=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -26,14 +27,19 @@ def compiled(code, options, name, backwards):
     """A kernel's emulation: a function of blocks, threads and the addresses of arguments."""
     if COMPILER is None:
         pytest.skip("no compiler of C++, which the GPU's kernels are emulated with")
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
-        source.write_text(code)
-        command = [COMPILER, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options, f"-DKERNEL={name}"]
-        command.append(f"-DBACKWARDS={int(backwards)}")
-        files = [f'-DSOURCE="{source}"', Path(__file__).parent / "emulator.cpp", "-o", out]
-        subprocess.run([*command, *files], check=True)
-        launch = ctypes.CDLL(str(out)).launch
+    emulator, kept = Path(__file__).with_name("emulator.cpp"), Path(__file__).with_name("__pycache__")
+    command = [COMPILER, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options, f"-DKERNEL={name}"]
+    command.append(f"-DBACKWARDS={int(backwards)}")
+    made_of = repr((command, code, emulator.read_text())).encode()
+    library = kept / f"{hashlib.sha256(made_of).hexdigest()}.so"  # of all processes, and of the next run
+    if not library.is_file():
+        kept.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept) as folder:
+            source, out = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
+            source.write_text(code)
+            subprocess.run([*command, f'-DSOURCE="{source}"', emulator, "-o", out], check=True)
+            out.replace(library)
+    launch = ctypes.CDLL(str(library)).launch
     launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
     return launch
 

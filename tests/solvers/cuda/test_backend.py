@@ -75,7 +75,7 @@ def test_the_result_does_not_depend_on_the_memory_budget(name, size, numpy_devic
         np.testing.assert_allclose(cut.factors, whole.factors, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["rg2", "rgx-half", "rg2-signed"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_in_any_order_give_the_same_bits(name, dtype, monkeypatch):
