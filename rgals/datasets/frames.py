@@ -185,7 +185,9 @@ def read_npz(path: Path) -> Columns:
     if len(arrays["user"]) == 0:
         raise FileFormatError(f"{path} holds no rows")
     user, item = (_side(arrays, side, path, where) for side in ("user", "item"))
-    return Columns(user, item, where, *map(arrays.get, ("rating", "timestamp", "split")))
+    rating, timestamp, split = map(arrays.get, ("rating", "timestamp", "split"))
+    saved = not arrays.keys().isdisjoint(_ID_KEYS)
+    return Columns(user, item, where, rating, timestamp, split, saved)
 
 
 def _checked(file: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:

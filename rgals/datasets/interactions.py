@@ -205,6 +205,7 @@ class Columns:
     value: np.ndarray | None = None
     timestamp: Any = None  # of any form that `timestamps` reads
     split: np.ndarray | None = None
+    saved: bool = False  # by `Interactions.save`: what is negative is a dislike already
 
 
 def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[list]]:
@@ -261,7 +262,12 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
 
 
 def stored_values(
-    value: np.ndarray, threshold: float | None, binary: bool, pair: Callable[[int], str], below: Any = None
+    value: np.ndarray,
+    threshold: float | None,
+    binary: bool,
+    pair: Callable[[int], str],
+    below: Any = None,
+    saved: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merged values as they are stored, in float32, and which of them are interactions."""
     with np.errstate(over="ignore"):
@@ -277,7 +283,7 @@ def stored_values(
         data[kept] = 1
     problem = "the value {:g} is not usable; values must be >= 0 and fit float32"
     refuse(kept & ~disliked & ~((data >= 0) & np.isfinite(data)), pair, problem, data)
-    data[disliked] = -1
+    data[disliked & ~(saved & (data < 0))] = -1
     return data, kept
 
 
@@ -308,6 +314,8 @@ def build(
         problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
+    if columns.saved and threshold is None and dislike_below is None:
+        dislike_below = 0
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
     order = np.arange(len(user))
     if duplicates == "last" and columns.timestamp is not None:
@@ -338,7 +346,7 @@ def build(
     def pair(k: int) -> str:
         return f"user {user_labels[user[k]]}, item {item_labels[item[k]]}"
 
-    data, kept = stored_values(value, threshold, binary, pair, dislike_below)
+    data, kept = stored_values(value, threshold, binary, pair, dislike_below, columns.saved)
     if threshold is not None and not kept.any():
         raise InputError(f"no interaction is left: min_value={min_value}; values go up to {value.max():g}")
     if not kept.all():

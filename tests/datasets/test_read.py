@@ -220,6 +220,24 @@ def test_npz_form_and_save(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "named.npz", "scipy.npz"]
 
 
+def test_dislikes_that_were_saved_are_read_again(tmp_path):
+    """`rgals fit --dislike-below 3 --held-out FILE` wrote what `rgals evaluate` refused."""
+    data = read_interactions(([7, 7, 9], ["a", "b", "a"], [5, 1, 4]), dislike_below=3, binarize=True)
+    data.save(tmp_path / "data.npz")
+    again = read_interactions(tmp_path / "data.npz")
+    assert again.matrix.toarray().tolist() == data.matrix.toarray().tolist() == [[1, -1], [1, 0]]
+    assert read_interactions(tmp_path / "data.npz", min_value=1).matrix.toarray().tolist() == [[1], [1]]
+    twice = read_interactions(tmp_path / "data.npz", binarize=True)
+    assert twice.matrix.toarray().tolist() == [[1, -1], [1, 0]]
+    Interactions(sp.csr_array([[2.0, -3.0]]), ["u"], ["a", "b"]).save(tmp_path / "strong.npz")
+    assert read_interactions(tmp_path / "strong.npz").matrix.toarray().tolist() == [[2, -3]]
+    stars = read_interactions(tmp_path / "strong.npz", dislike_below=3)
+    assert stars.matrix.toarray().tolist() == [[-1, -3]]
+    np.savez(tmp_path / "other.npz", user=[0, 1], item=[0, 0], rating=[1, -1])  # -1 may mean anything here
+    with pytest.raises(InputError, match="the value -1 is negative"):
+        read_interactions(tmp_path / "other.npz")
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     data = read_interactions(tuple(COLUMNS.values()))
     data.save(tmp_path / "a.npz")
