@@ -193,6 +193,8 @@ def _column(path: Path, size: int | None, kind: str = "") -> Column:
     """A file of one dimension with so many numbers; `FileFormatError` where its head says otherwise."""
     try:
         found = np.lib.format.open_memmap(path, mode="r")
+    except SystemError:  # of Python 3.11, whose parser loses count where another thread parses in its midst
+        return _column(path, size, kind)
     except (ValueError, OSError) as error:
         raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
     whole = found.ndim == 1 and found.offset + found.nbytes == os.stat(path).st_size

@@ -215,6 +215,20 @@ def test_what_does_not_go_from_disk_is_refused_by_name(options, name, shops):
         assert made.fingerprint() == other.fingerprint()
 
 
+def test_a_parser_that_lost_count_is_asked_again(shops, monkeypatch):
+    """Python 3.11's does where two threads parse at once: one of two workers of a cluster saw it."""
+    once, opened = [SystemError("AST constructor recursion depth mismatch")], np.lib.format.open_memmap
+
+    def losing_count(*args, **options):
+        if once:
+            raise once.pop()
+        return opened(*args, **options)
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", losing_count)
+    data, store = both(shops, True)
+    assert not once and store.matrix.nnz == data.nnz
+
+
 def test_memory_is_predicted_without_the_interactions_and_refused_with_both_numbers(shops, monkeypatch):
     data, store = both(shops, False)
     of_disk, of_ram = (
