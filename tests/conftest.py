@@ -22,6 +22,7 @@ __all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_sessionfi
 
 # No deadline: the first example of a property may compile a kernel. The same examples in every run.
 hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("full", hypothesis.settings.get_profile("rgals"), max_examples=250)
 hypothesis.settings.load_profile("rgals")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,8 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
+    if config.option.full:
+        hypothesis.settings.load_profile("full")
     if hasattr(config, "workerinput"):  # one of the processes of `pytest -n`
         from rgals.warm import compile_once  # with the package, which a run of one process may not need
 

@@ -283,7 +283,7 @@ def stored_values(
         data[kept] = 1
     problem = "the value {:g} is not usable; values must be >= 0 and fit float32"
     refuse(kept & ~disliked & ~((data >= 0) & np.isfinite(data)), pair, problem, data)
-    data[disliked & ~(saved & (data < 0))] = -1
+    data[disliked & ~(saved & (data < 0))] = -1  # what was saved says itself how strong a dislike is
     return data, kept
 
 

@@ -229,7 +229,7 @@ def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:
     params = {}
     for name, value in record.params.items():
         now = own.get(name, taken.get(name, value) if value == AUTO else value)
-        plain = getattr(kind, name, default.get(name))  # of `RGALS`, by which an `RGALSCV` is fitted
+        plain = getattr(kind, name, default.get(name))  # `RGALSCV` has those it does not take as attributes
         if name not in elsewhere and (name in own or repr(now) != repr(plain)):
             params[name] = now
     return params

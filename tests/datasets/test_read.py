@@ -700,7 +700,7 @@ def tables(draw):
     return "".join(map("".join, zip(lines, ends, strict=True))), options
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tables())
 def test_every_engine_reads_odd_text_alike(tmp_path, table):
     text, options = table
