@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 
 PY      := $(VENV)/bin/python
-# Modules are compiled to bytecode when they are imported: pip would compile thousands that never are.
+# uv installs in a fifth of pip's time; what it cannot reach (an index that only pip's settings name), pip does.
+# Neither compiles to bytecode what may never be imported.
 PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
+install = { $(PIP) uv && $(VENV)/bin/uv pip install --quiet --python $(PY) -e "$(1)"; } || $(PIP) -e "$(1)"
 RUN     := $(VENV)/.installed-run
 TEST    := $(VENV)/.installed-test
 BENCH   := $(VENV)/.installed-bench
@@ -22,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint stress bench docs clean
+.PHONY: help demo test lint compiled stress bench docs clean
 
 help:
 	@echo "make demo    fit every loss on generated data and print a table (installs run-time packages only)"
@@ -41,22 +43,22 @@ $(PY):
 
 $(RUN): $(SOURCES) | $(PY)
 	@echo "Installing rgals and its run-time packages into $(VENV) ..." >&2
-	@$(PIP) -e .
+	@$(call install,.)
 	@touch $@
 
 $(TEST): $(SOURCES) | $(PY)
 	@echo "Installing rgals with its test packages into $(VENV) ..." >&2
-	@$(PIP) -e ".[test]"
+	@$(call install,.[test])
 	@touch $(RUN) $@
 
 $(DOCS): $(SOURCES) | $(PY)
 	@echo "Installing rgals with what its site needs into $(VENV) ..." >&2
-	@$(PIP) -e ".[docs]"
+	@$(call install,.[docs])
 	@touch $(RUN) $@
 
 $(BENCH): $(SOURCES) | $(PY)
 	@echo "Installing rgals with the packages it is compared with into $(VENV) ..." >&2
-	@$(PIP) -e ".[bench]"
+	@$(call install,.[bench])
 	@touch $(RUN) $@
 
 demo: $(RUN)
@@ -68,8 +70,11 @@ lint: $(TEST)
 	$(PY) -m mypy
 
 # Tests start many processes: what these need is compiled first, by two.
-test: lint
+compiled: $(TEST)
 	PYTHONPATH=tests $(PY) -m instruments.warm_up
+
+test: $(TEST)
+	@$(MAKE) --no-print-directory lint & lint=$$!; $(MAKE) --no-print-directory compiled && wait $$lint
 	$(PY) -m pytest -n 3 --dist worksteal
 
 stress: $(TEST)

@@ -85,8 +85,10 @@ def test_the_workflow_tries_every_python_on_every_system(workflow):
 def test_the_workflow_runs_what_the_makefile_runs(workflow):
     posix, oldest, windows = commands(workflow, "tests")
     assert posix == ["make test PYTHON=python"]
-    assert windows == ['python -m pip install -e ".[test]"', *target("lint"), *target("test")]
-    assert [line.replace(".venv/bin/", "") for line in oldest[1:]] == target("test")
+    beside, tests = target("test")
+    assert re.findall(r"\$\(MAKE\) --no-print-directory (\w+)", beside) == ["lint", "compiled"]
+    assert windows == ['python -m pip install -e ".[test]"', *target("lint"), *target("compiled"), tests]
+    assert [line.replace(".venv/bin/", "") for line in oldest[1:]] == [*target("compiled"), tests]
 
 
 def test_the_oldest_packages_are_those_that_are_admitted(workflow):
