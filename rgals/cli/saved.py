@@ -11,7 +11,6 @@ from rgals.cli._options import Heading, arg, command, param, parameters
 from rgals.datasets import Interactions
 from rgals.datasets.given import Given
 from rgals.datasets.ids import Positions
-from rgals.estimator import RGALS
 from rgals.metrics import evaluate
 from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
@@ -82,7 +81,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
 
 @command(
     "recommend",
-    arg("MODEL", "file that `rgals fit` wrote"),
+    arg("MODEL", "file of a fitted model of any kind"),
     arg("-o --output FILE", "parquet, csv, tsv, jsonl or npz; - prints csv (default)", default="-"),
     arg("-n N", "items for each user (default: 10)", type=int, default=10),
     arg("--batch-size N", f"users at once (default: {_AT_ONCE})", type=int, default=_AT_ONCE),
@@ -116,7 +115,7 @@ def run_recommend(args: argparse.Namespace) -> None:
         inputs = args.model, args.new_users, args.users_from, args.candidates, args.exclude
         shared.check_outputs([args.output], *inputs)
         choose_format(args.output)
-    model = RGALS.load(args.model)
+    model = shared.load(args.model)
     items = model._state().items
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
     for name, path in (("candidates", args.candidates), ("exclude_items", args.exclude)):

@@ -290,6 +290,27 @@ def test_evaluate_takes_a_model_of_any_kind(kind, folder, tmp_path, capsys):
 # ------------------------------------------------------------------------------------------- recommend
 
 
+@pytest.mark.parametrize("kind", [Popularity, EASE, SGDRanker], ids=lambda kind: kind.__name__)
+def test_recommend_takes_a_model_of_any_kind(kind, folder, tmp_path, capsys):
+    fitted = RGALS.load(folder / "model.npz")
+    more = {"K": 4, "n_epochs": 2, "random_state": 0} if kind is SGDRanker else {}
+    model = kind(**more).fit(Interactions(fitted.seen_, fitted.user_ids_, fitted.item_ids_))
+    model.save(tmp_path / "model.npz")
+    user, item = (str(labels[0]) for labels in (model.user_ids_, model.item_ids_))
+    command = ["recommend", str(tmp_path / "model.npz"), "-n", "3"]
+    assert main([*command, "--user", user]) == 0
+    rows = [row["item"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
+    assert rows == [str(name) for name in model.recommend([model.user_ids_[0]], n=3)[0][0]]
+    (tmp_path / "new.csv").write_text(f'user,item\nnew,"{item}"\n')
+    command += ["--new-users", str(tmp_path / "new.csv")]
+    if kind is SGDRanker:
+        assert "no transform" in error_of(capsys, *command)
+        return
+    assert main(command) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["user"] for row in rows] == ["new"] * 3 and item not in [row["item"] for row in rows]
+
+
 def test_recommend_equals_the_library(folder, tmp_path, capsys):
     model = RGALS.load(folder / "model.npz")
     ids, scores = model.recommend(Positions(np.arange(120)), n=7)
