@@ -96,7 +96,7 @@ def evaluate_sampled(
     n_negatives = check_int("n_negatives", n_negatives, 1)
     judged = served(model, train, test, "empty", columns)
     if not isinstance(judged.source, tuple):
-        raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")
+        raise InputTypeError("model must have user_factors_ and item_factors_, or be (P, Q), to be ranked by")
     (P, Q), truth = judged.source, judged.truth
     if truth.shape != (len(P), len(Q)):
         raise InputError("test has users or items that the model does not know; leave them out here")

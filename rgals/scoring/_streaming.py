@@ -342,6 +342,7 @@ def _not_ours(path: str) -> InputError:
 
 def _open_locked(path: str) -> int:
     """Descriptor of the file, made if it is not there, and locked where the file system can do that."""
+    os.stat(os.path.dirname(path))  # of a folder that is missing, the error has the name
     while True:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(path).st_mode):

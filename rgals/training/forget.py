@@ -86,7 +86,8 @@ class Forgetting(Updated):
             old: FittedState = self._state()
             known = old.interactions().load()
             kept = np.ones(known.shape[side], bool)
-            kept[(old.users, old.items)[side].index(ids)] = False
+            what = ("user", "item")[side]
+            kept[old.rows_of(what, ids, f"{what}s")] = False
             seen = (kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))).tidy()
             left = _left(old, side, kept)
             labels = left.user_ids, left.item_ids

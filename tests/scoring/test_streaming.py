@@ -379,6 +379,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
     [
         ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
         ({"format": "xml"}, ParameterError, "format='xml'"),
+        ({"out": "missing/recs.csv"}, FileNotFoundError, "missing'$"),
         ({"n": 0}, ParameterError, "n=0"),
         ({"batch_size": 0}, ParameterError, "batch_size=0"),
         ({"users": [M]}, UnknownIdError, r"users\[0\]=150"),

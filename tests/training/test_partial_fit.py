@@ -16,6 +16,7 @@ from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.runtime import memory
 from rgals.runtime.errors import (
     InputError,
+    InputTypeError,
     InsufficientMemoryError,
     ParameterError,
     PrecisionWarning,
@@ -361,8 +362,9 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
         (lambda m: m.partial_fit(read_interactions((["u1"], ["tea"]))), InputError, "item ids are text"),
         (lambda m: m.partial_fit_users(read_interactions(([7], [10]))), InputError, "its user ids are int"),
         (lambda m: m.partial_fit_items(read_interactions((["u1"], ["10"]))), InputError, "its item ids are"),
-        (lambda m: m.forget_users(["u1", "nobody"]), UnknownIdError, "'nobody'"),
-        (lambda m: m.forget_items(Positions([N])), UnknownIdError, "no item at position 45"),
+        (lambda m: m.forget_users(["u1", "nobody"]), UnknownIdError, "^users: .*'nobody'"),
+        (lambda m: m.forget_users([1.5]), InputTypeError, "^users: .*1.5"),
+        (lambda m: m.forget_items(Positions([N])), UnknownIdError, "^items.*45"),
         (lambda m: m.forget_users(m.user_ids_), InputError, "no interactions"),
         (lambda m: m.forget_items(m.item_ids_), InputError, "no interactions"),
         (lambda m: m.partial_fit_users(sp.csr_array((M, N)), m.user_ids_), InputError, "no interactions"),
