@@ -23,6 +23,6 @@ result = compare(
     seeds=2,
     effort=Effort(max_trials=4, time_limit=20.0),
 )
-print(result.text())
+print(result)
 fastest = min(result.rows, key=lambda row: row.seconds_to[0.95])
 print(f"First to 95 % of the best validation {result.metric.upper()}: {fastest.label}")

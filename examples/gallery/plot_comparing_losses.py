@@ -14,7 +14,7 @@ from rgals.datasets import make_implicit
 data = make_implicit(600, 400, random_state=0)
 effort = Effort(max_trials=4, time_limit=5, objective_iterations=0)
 result = compare(data, "rg2,rgx,ials,wrmf,ease,popularity", K=16, seeds=2, effort=effort, verbose=0)
-print(result.text())
+print(result)
 
 # %%
 # Beside the best, with what is not significantly below it in a lighter tone:

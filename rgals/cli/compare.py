@@ -79,7 +79,7 @@ def run_compare(args: argparse.Namespace) -> None:
     split = prepare(shared.read_data(args), **parameters(args, prepare))
     how = {"effort": effort, "verbose": shared.progress(args), **parameters(args, compare)}
     result = compare(split, args.methods, out=args.output, name=Path(args.data).stem, **how)
-    print(result.text())
+    print(result)
     if not args.tune_only:
         shared.tell(args, f"written to {args.output}: results.jsonl, convergence.png, report.html")
 

@@ -79,7 +79,7 @@ class Row:
     users: dict[str, np.ndarray] = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What a comparison found.
 
@@ -110,7 +110,10 @@ class Comparison:
     objectives: dict[str, dict[str, Any]]
     compile_seconds: float
     metrics: tuple[str, ...] = ()
-    user_ids: np.ndarray | None = field(default=None, compare=False, repr=False)
+    user_ids: np.ndarray | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def against(
         self, reference: str | None = None, metric: str | None = None, test: str = "t"
@@ -262,6 +265,9 @@ class Comparison:
 
 class Comparisons(dict[str, Comparison]):
     """What a comparison of several data sets found: a dict of `Comparison` by the name of the data."""
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def to_frame(self, metric: str | None = None, **options: Any) -> Any:
         """The rows of all data sets as one pandas DataFrame; see `Comparison.to_frame`."""

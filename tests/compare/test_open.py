@@ -589,6 +589,7 @@ def test_the_order_is_that_of_the_metric_that_was_asked_for(split):
 def test_the_tables_have_the_tests(split, tmp_path):
     pytest.importorskip("matplotlib")
     result = compare(split, {"knn": Neighbours(), "popularity": "popularity"}, out=tmp_path, **ONE)
+    assert repr(result) == str(result) == result.text()
     beside = result.against()["popularity"]
     line = next(line for line in result.text().splitlines() if f"{beside.difference:+.4f}" in line)
     assert f"{beside.effect:+.3f}" in line and f"{beside.corrected:.2g}" in line

@@ -31,6 +31,7 @@ from rgals import (
     Positions,
     ValuesWarning,
 )
+from rgals.baselines import EASE
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
@@ -43,6 +44,7 @@ from rgals.model_selection.tuning.prepared import LEAST, fit_cost, judge_cost, s
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice, Look, beyond_noise, outwards
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.sgd import SGDRanker
 from rgals.solvers.readout import readout_scale
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "n_splits": 2, "random_state": 0}
@@ -626,6 +628,9 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
 def test_no_loss_is_no_loss(data):
     with pytest.raises(InputTypeError, match="loss must be a name or a Loss object, not NoneType"):
         RGALSCV(**OPTIONS, loss=None).fit(data)
+    for model in (EASE(), RGALS, ["rg2", SGDRanker()]):
+        with pytest.raises(InputTypeError, match=r"(EASE|RGALS|SGDRanker) is a model: .*compare\(X, "):
+            tune(model, data)
 
 
 # Interruptions.

@@ -314,6 +314,7 @@ def test_the_table_has_all_settings_in_full_where_some_were_confirmed(data, quie
     assert max(levels) == TOP + 1 and levels.count(TOP) > levels.count(TOP + 1)
     assert found.table(99).count("\n") == 1 + levels.count(TOP)
     assert found.table(0).count("\n") == 1
+    assert len(repr(found)) < 500 < len(str(found.trials))
     with pytest.raises(ParameterError, match="^n=-1 "):  # which left out the last one
         found.table(-1)
 

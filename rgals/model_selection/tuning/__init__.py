@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -101,14 +101,14 @@ class TuneResult:
         What was gained over the middle of the space, which is the rule by default, relatively.
     """
 
-    model: RGALS
+    model: RGALS = field(repr=False)
     loss: str
     params: dict[str, Any]
     figure: float
     metric: str
     edges: tuple[str, ...]
     finished: bool
-    trials: list[dict[str, Any]]
+    trials: list[dict[str, Any]] = field(repr=False)
     test: dict[str, float] | None
     gain: float = 0.0
 

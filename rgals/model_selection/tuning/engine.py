@@ -24,7 +24,7 @@ from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import Range, make_space
 from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement, beyond_noise, outwards
 from rgals.runtime.bars import Bar
-from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, warn
+from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ParameterError, warn
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
 from rgals.training.data import weigh
 from rgals.training.fit import DRAWS
@@ -44,6 +44,12 @@ _K, _MOST, _LEVEL = 32, 6.0, -1
 def read_losses(given: Any) -> dict[str, Loss]:
     """Losses by the name that tables give them."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
+    models = [one for one in (given if several else [given]) if hasattr(one, "fit")]
+    if models:
+        name = (models[0] if isinstance(models[0], type) else type(models[0])).__name__
+        pair = f"({name}(...), {{parameter: values}})"
+        what = f"losses are searched here, names or Loss objects, and {name} is a model"
+        raise InputTypeError(f"{what}: rgals.compare.compare(X, [{pair}]) tunes models")
     objects = [get_loss(one) for one in (given if several else [given])]
     if not objects:
         raise ParameterError("loss", given, "give at least one loss")
