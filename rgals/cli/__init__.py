@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code is 0 where it is done, 1 after an error of rgals or of the system, and 130 where it was
     interrupted. Wrong usage ends the process with 2, as argparse does.
     """
-    args, unknown = build_parser().parse_known_args(argv)
+    parser = build_parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.exit(2, parser.format_help())
+    args, unknown = parser.parse_known_args(argv)
     if unknown:
         known = args.parser._option_string_actions
         near = {name for word in unknown for name in get_close_matches(word.split("=")[0], known)}

@@ -95,8 +95,9 @@ class Weighting:
         """Raise `ParameterError` where weights have a half-life and interactions have no times."""
         if self.half_life is not None and matrix.times is None and matrix.nnz:
             lines = (
-                "the interactions have no times; give a frame with a column of times, or "
-                "rgals.datasets.read_interactions((users, items, values, times)), or half_life=None"
+                "the interactions have no times (stores keep none); give a frame with a column of times or "
+                "rgals.datasets.read_interactions((users, items, values, times)), with timestamp_column= "
+                "where it has a name of its own, or half_life=None"
             )
             raise ParameterError("half_life", self.half_life, lines)
         if self.newest and matrix.times is not None and matrix.nnz:

@@ -580,6 +580,14 @@ def test_help_has_examples(name, capsys):
     assert f"  rgals {name}" in capsys.readouterr().out
 
 
+def test_without_a_command_all_are_shown(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2
+    shown = capsys.readouterr().err
+    assert all(f"  {name}" in shown for name in COMMANDS)
+
+
 def test_a_bug_is_not_hidden(monkeypatch):
     """Only errors that say what is wrong with the input are shortened to a line."""
 
