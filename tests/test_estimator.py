@@ -462,6 +462,7 @@ def test_what_is_no_model_is_not_loaded(tmp_path, model):
     ("params", "error", "words"),
     [
         ({"K": 0}, ParameterError, "K=0"),
+        ({"K": "auto"}, ParameterError, "K='auto' .*RGALSCV"),
         ({"K": -3}, ParameterError, "K=-3"),
         ({"K": 2.5}, ParameterError, "K=2.5"),
         ({"K": True}, ParameterError, "K=True"),

@@ -94,6 +94,8 @@ def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
 def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     """Check every parameter of an `RGALS`, and what a fit is ``asked`` for besides; its dtype."""
     check_choice("values", model.values, VALUES)
+    if isinstance(model.K, str):
+        raise ParameterError("K", model.K, "give an integer >= 1, or let RGALSCV(K='auto') search for it")
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     check_real("readout_exponent", model.readout_exponent, -1.0, 1.0)
