@@ -2,6 +2,7 @@
 
     python benchmarks/rule.py --grid --losses rg2,ials --exponents=-0.3,0     # blocks of the grid, resumable
     python benchmarks/rule.py --popularity --K 64                             # plain defaults on all sets
+    python benchmarks/rule.py --popularity --items 100                        # on their most popular items
     python benchmarks/rule.py --powers .6,.18,.2,.06 --K 512                  # plain fits by powers of K
     python benchmarks/rule.py                                                 # measures the rule; the tables
 
@@ -32,10 +33,13 @@ from quality import DATA, SETS, load
 from scipy.optimize import minimize
 
 from rgals import IALS, RG2, RGALS
+from rgals.baselines import EASE
 from rgals.datasets import read_interactions
 from rgals.datasets.given import given
 from rgals.datasets.splits import split_interactions
 from rgals.losses import Degrees, fitted, spectral_edge
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import kept_columns
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
@@ -133,6 +137,14 @@ def measure_grid(args: argparse.Namespace) -> None:
             )
 
 
+def most_popular(matrix: CSR, n_items: int) -> CSR:
+    """The most popular items, and the users who have three of them."""
+    kept = np.zeros(matrix.n_cols, bool)
+    kept[np.argsort(-matrix.col_counts, kind="stable")[:n_items]] = True
+    matrix = kept_columns(matrix, kept)
+    return matrix.take_rows(np.flatnonzero(matrix.row_counts >= 3))
+
+
 def measure_popularity(args: argparse.Namespace) -> None:
     """Plain defaults against popularity on a hidden fifth of every set."""
     sets = sorted(DATA.glob("*.npz"), key=lambda path: path.stat().st_size)
@@ -142,10 +154,15 @@ def measure_popularity(args: argparse.Namespace) -> None:
         matrix, popular = None, 0.0
         for loss in args.losses:
             row = {"set": path.stem, "binary": binary, "loss": loss, "K": args.K, **DEFAULT}
+            row |= {"items": args.items} if args.items else {}
             if any(row.items() <= done.items() for done in lines(args.out)):
                 continue
             if matrix is None:
                 matrix = given(read_interactions(path, binarize=binary)).csr()
+                if args.items:
+                    matrix = most_popular(as_csr(matrix), args.items)
+                    if matrix.n_rows < 80:
+                        break
                 train, hidden = (
                     as_csr(p, dtype=np.float32)
                     for p in split_interactions(matrix, (0.8, 0.2), random_state=0)
@@ -153,8 +170,11 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 fold = Fold(train, train, hidden, sample_users(hidden, JUDGED, 0), False)
                 ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
-            model = RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train)
-            row |= {"ndcg": round(judge(model, fold), 5), "popularity": round(popular, 5)}
+            if loss == "ease":
+                told = evaluate(EASE(n_jobs=1).fit(train), train, hidden, METRIC, users=fold.users)[METRIC]
+            else:
+                told = judge(RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train), fold)
+            row |= {"ndcg": round(told, 5), "popularity": round(popular, 5)}
             record(args.out, row)
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
 
@@ -223,7 +243,8 @@ def asked(degrees: Degrees) -> Any:
     """
     lengths = [np.array([fitted.typical(counts)]) for counts in (degrees.user_count, degrees.item_count)]
     shown = {"cohesion": degrees.cohesion, "user_count": lengths[0], "item_count": lengths[1]}
-    return SimpleNamespace(**shown, matrix=None, origin=origin(*degrees.shape, degrees.nnz))
+    zero = origin(*degrees.shape, degrees.nnz)
+    return SimpleNamespace(**shown, filled=degrees.filled, matrix=None, origin=zero)
 
 
 Case = tuple[str, str, int, Any, Surface]
@@ -337,7 +358,7 @@ def print_tables(args: argparse.Namespace) -> None:
 
 def defaults_table(path: Path = OUT) -> str:
     """NDCG@10 of plain defaults in units of that of popularity, by set: the least of any K and form."""
-    rows = [row for row in lines(path) if DEFAULT.items() <= row.items()]
+    rows = [row for row in lines(path) if DEFAULT.items() <= row.items() and "items" not in row]
     losses, ladder = (sorted({row[what] for row in rows}) for what in ("loss", "K"))
     told = [f"| set | {' | '.join(losses)} |", "|---|" + "---|" * len(losses)]
     times = {
@@ -352,6 +373,30 @@ def defaults_table(path: Path = OUT) -> str:
         f"{times[lowest]:.2f} times ({lowest[0]}, {lowest[2]}, K={lowest[3]})."
     )
     return "\n".join(told)
+
+
+def few_items_table(path: Path = OUT) -> str:
+    """The same of the most popular items of every set alone, beside EASE: geometric mean and least."""
+    found: dict[tuple[int, int], dict[str, dict[str, float]]] = {}
+    for row in lines(path):
+        if "items" in row and not row["binary"]:
+            times = found.setdefault((row["items"], row["K"]), {}).setdefault(row["loss"], {})
+            times[row["set"]] = row["ndcg"] / row["popularity"]
+    methods = sorted({loss for group in found.values() for loss in group})
+    told = [f"| items | K | sets | {' | '.join(methods)} | below popularity |"]
+    told.append("|" + "---|" * (4 + len(methods)))
+    for (n, K), group in sorted(found.items()):
+        cells = [
+            f"{np.exp(np.log(list(times.values())).mean()):.2f}, {min(times.values()):.2f}"
+            for times in map(group.__getitem__, methods)
+        ]
+        names = sorted({name for times in group.values() for name, value in times.items() if value < 1})
+        low = [f"{x} ({', '.join(m for m in methods if group[m].get(x, 1) < 1)})" for x in names]
+        counts = f"| {n} | {K} | {max(map(len, group.values()))} "
+        told.append(f"{counts}| {' | '.join(cells)} | {', '.join(low) or 'none'} |")
+    what = "Where a catalogue is small: of every set the most popular items alone, and the users who have\n"
+    what += "three of them (`--items`). Geometric mean and least of the same, EASE beside."
+    return "\n".join([what, "", *told])
 
 
 # ---------------------------------------------------------------- the command
@@ -377,6 +422,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=whole, default=[0])
     made.add_argument("--exponents", type=numbers, default=[-0.3, 0.0])
     made.add_argument("--K", type=int, default=64)
+    made.add_argument("--items", type=int, help="of every set, the most popular alone")
     made.add_argument("--powers", type=numbers, help="of K in alpha and reg, in pairs: plain fits of each")
     made.add_argument("--largest", type=int, default=1024, help="K of the tables")
     made.add_argument("--iterations", type=int, default=8)
@@ -390,7 +436,7 @@ if __name__ == "__main__":
     args = parser().parse_args()
     if args.popularity:
         measure_popularity(args)
-        print(defaults_table(args.out))
+        print(few_items_table(args.out) if args.items else defaults_table(args.out))
     elif args.powers:
         measure_powers(args)
     elif args.grid:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, ValuesWarning
+from rgals.baselines import Popularity
 from rgals.datasets import read_interactions
 from rgals.metrics import evaluate
 from rgals.model_selection import PROTOCOLS, split_interactions
@@ -76,3 +78,17 @@ def test_play_counts_are_fitted_as_well_as_by_the_best_of_three(data_set, loss, 
         auto = figure("auto")
     assert auto >= 0.98 * max(figure(values) for values in ("raw", "log1p", "binary"))
     assert auto >= 1.05 * figure("raw")
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("n_items", [30, 100])
+def test_the_rule_holds_where_a_catalogue_is_small(data_file, n_items):
+    """Of few items a user has many, and with the weight of large catalogues positives hardly counted."""
+    X = read_interactions(data_file("steam-200k-purchases"), binarize=True).matrix.tocsc()
+    X = X[:, np.sort(np.argsort(-X.sum(axis=0), kind="stable")[:n_items])].tocsr()
+    train, test = split_interactions(X[np.diff(X.indptr) > 2], (0.8, 0.2), random_state=0)
+    default, large, popular = (
+        evaluate(model.fit(train), train, test)["ndcg@10"]
+        for model in (RGALS(random_state=0), RGALS(64, RG2(alpha=0.024), random_state=0), Popularity())
+    )
+    assert default > 1.02 * large and default > 1.9 * popular
