@@ -73,7 +73,7 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     k = float(np.clip(K, *_FACTORS)) / 64
     row, column = np.clip([typical(degrees.user_count), typical(degrees.item_count)], *_LENGTH).tolist()
     # Of few items a user has a large share, and all pairs weigh c_x / 2N: alpha keeps its ratio to that.
-    few = float(np.clip(degrees.filled[1], *_ITEMS)) / _ITEMS[1]
+    few = few_items(degrees)
     alpha = numbers.alpha * k**numbers.alpha_factors / few
     # s is the edge of the noise: weaker directions cannot be told from a random matrix. Where all rows are as
     # long as each other, and all columns, it is `spectral_edge`; means over rows and columns would let the
@@ -91,6 +91,11 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
         power = _POWER * float(np.interp(known, _FALLS, (0.0, 1.0)))
         reg *= min(1.0, max(_LONG, _TWICE * column) / row) ** power
     return Setting(alpha, reg * few**_ITEMS_POWER, numbers.exponent * math.log(1 / r))
+
+
+def few_items(degrees: Degrees) -> float:
+    """The number of items over 700 where there are fewer, else 1: f of the rule."""
+    return float(np.clip(degrees.filled[1], *_ITEMS)) / _ITEMS[1]
 
 
 def typical(counts: np.ndarray) -> float:

@@ -92,7 +92,7 @@ def test_scores_are_explained(X):
 
 def test_early_stopping_judges_what_scores(X):
     train, held_out = split_interactions(X, (0.7, 0.3), random_state=0)
-    kwargs = {"K": 8, "reg": 0.02, "n_iter": 4, "random_state": 0}
+    kwargs = {"K": 8, "loss": RG2(alpha=0.024), "reg": 0.02, "n_iter": 4, "random_state": 0}
     with_it = RGALS(readout_exponent=-0.8, **kwargs).fit(train, validation=held_out)
     plain = RGALS(**kwargs).fit(train, validation=held_out)
     figures = [row["ndcg@10"] for row in with_it.history_]

@@ -71,7 +71,8 @@ def test_a_name_of_the_rule_is_taken_from_each_matrix_anew(X):
     assert model.get_params()["temperature"] == "auto"
 
 
-def test_more_factors_take_a_lower_temperature(X):
+def test_more_factors_take_a_lower_temperature():
+    X = make_implicit(800, 900, mean_interactions=30, random_state=0).matrix
     found = [SGDRanker(K=K, n_epochs=1, random_state=0).fit(X).params_["temperature"] for K in (64, 256)]
     assert found[1] < found[0]
 
