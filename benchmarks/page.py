@@ -142,7 +142,7 @@ def tables() -> dict[str, str]:
         "ladder": ladder(record),
         "tuned": summary(64, record, TUNED_METHODS),
         "regret": regret(),
-        "defaults": f"{rule.defaults_table()}\n\n{rule.few_items_table()}",
+        "defaults": f"{rule.defaults_table()}\n\n{rule.parts_table()}",
         "disk": disk.table(),
         "disk beside": disk.beside(),
         "daily": printed("daily", *days, "--table")[0],

@@ -3,6 +3,7 @@
     python benchmarks/rule.py --grid --losses rg2,ials --exponents=-0.3,0     # blocks of the grid, resumable
     python benchmarks/rule.py --popularity --K 64                             # plain defaults on all sets
     python benchmarks/rule.py --popularity --items 100                        # on their most popular items
+    python benchmarks/rule.py --popularity --users 500                        # on some of their users
     python benchmarks/rule.py --powers .6,.18,.2,.06 --K 512                  # plain fits by powers of K
     python benchmarks/rule.py                                                 # measures the rule; the tables
 
@@ -49,6 +50,7 @@ OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)
 JUDGED = 3000
 METRIC = "ndcg@10"
+PARTS = {"items", "users"}
 #: What lines of defaults are measured with.
 DEFAULT = {"default": True, "n_iter": RGALS().n_iter, "values": RGALS().values}
 VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
@@ -137,12 +139,16 @@ def measure_grid(args: argparse.Namespace) -> None:
             )
 
 
-def most_popular(matrix: CSR, n_items: int) -> CSR:
-    """The most popular items, and the users who have three of them."""
-    kept = np.zeros(matrix.n_cols, bool)
-    kept[np.argsort(-matrix.col_counts, kind="stable")[:n_items]] = True
-    matrix = kept_columns(matrix, kept)
-    return matrix.take_rows(np.flatnonzero(matrix.row_counts >= 3))
+def part_of(matrix: CSR, n_items: int | None, n_users: int | None) -> CSR:
+    """The most popular items and the users who have three of them, or some of the users."""
+    if n_items:
+        kept = np.zeros(matrix.n_cols, bool)
+        kept[np.argsort(-matrix.col_counts, kind="stable")[:n_items]] = True
+        matrix = kept_columns(matrix, kept)
+        matrix = matrix.take_rows(np.flatnonzero(matrix.row_counts >= 3))
+    if n_users and n_users < matrix.n_rows:
+        matrix = matrix.take_rows(sample_users(matrix, n_users))
+    return matrix
 
 
 def measure_popularity(args: argparse.Namespace) -> None:
@@ -154,15 +160,14 @@ def measure_popularity(args: argparse.Namespace) -> None:
         matrix, popular = None, 0.0
         for loss in args.losses:
             row = {"set": path.stem, "binary": binary, "loss": loss, "K": args.K, **DEFAULT}
-            row |= {"items": args.items} if args.items else {}
+            row |= {kind: n for kind in PARTS if (n := getattr(args, kind))}
             if any(row.items() <= done.items() for done in lines(args.out)):
                 continue
             if matrix is None:
                 matrix = given(read_interactions(path, binarize=binary)).csr()
-                if args.items:
-                    matrix = most_popular(as_csr(matrix), args.items)
-                    if matrix.n_rows < 80:
-                        break
+                matrix = part_of(as_csr(matrix), args.items, args.users)
+                if matrix.n_rows < 80:
+                    break
                 train, hidden = (
                     as_csr(p, dtype=np.float32)
                     for p in split_interactions(matrix, (0.8, 0.2), random_state=0)
@@ -170,6 +175,8 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 fold = Fold(train, train, hidden, sample_users(hidden, JUDGED, 0), False)
                 ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
+                if (args.items or args.users) and popular < 0.01:  # a few hits: chance decides
+                    break
             if loss == "ease":
                 told = evaluate(EASE(n_jobs=1).fit(train), train, hidden, METRIC, users=fold.users)[METRIC]
             else:
@@ -244,7 +251,8 @@ def asked(degrees: Degrees) -> Any:
     lengths = [np.array([fitted.typical(counts)]) for counts in (degrees.user_count, degrees.item_count)]
     shown = {"cohesion": degrees.cohesion, "user_count": lengths[0], "item_count": lengths[1]}
     zero = origin(*degrees.shape, degrees.nnz)
-    return SimpleNamespace(**shown, filled=degrees.filled, matrix=None, origin=zero)
+    shown |= {"filled": degrees.filled, "nnz": degrees.nnz}
+    return SimpleNamespace(**shown, matrix=None, origin=zero)
 
 
 Case = tuple[str, str, int, Any, Surface]
@@ -358,7 +366,7 @@ def print_tables(args: argparse.Namespace) -> None:
 
 def defaults_table(path: Path = OUT) -> str:
     """NDCG@10 of plain defaults in units of that of popularity, by set: the least of any K and form."""
-    rows = [row for row in lines(path) if DEFAULT.items() <= row.items() and "items" not in row]
+    rows = [row for row in lines(path) if DEFAULT.items() <= row.items() and not PARTS & row.keys()]
     losses, ladder = (sorted({row[what] for row in rows}) for what in ("loss", "K"))
     told = [f"| set | {' | '.join(losses)} |", "|---|" + "---|" * len(losses)]
     times = {
@@ -375,27 +383,26 @@ def defaults_table(path: Path = OUT) -> str:
     return "\n".join(told)
 
 
-def few_items_table(path: Path = OUT) -> str:
-    """The same of the most popular items of every set alone, beside EASE: geometric mean and least."""
-    found: dict[tuple[int, int], dict[str, dict[str, float]]] = {}
+def parts_table(path: Path = OUT) -> str:
+    """The same of small parts of every set, beside EASE: median and least."""
+    found: dict[tuple[int, int, int], dict[str, dict[str, float]]] = {}
     for row in lines(path):
-        if "items" in row and not row["binary"]:
-            times = found.setdefault((row["items"], row["K"]), {}).setdefault(row["loss"], {})
+        if PARTS & row.keys() and not row["binary"]:
+            key = row.get("items", 0), row.get("users", 0), row["K"]
+            times = found.setdefault(key, {}).setdefault(row["loss"], {})
             times[row["set"]] = row["ndcg"] / row["popularity"]
     methods = sorted({loss for group in found.values() for loss in group})
-    told = [f"| items | K | sets | {' | '.join(methods)} | below popularity |"]
-    told.append("|" + "---|" * (4 + len(methods)))
-    for (n, K), group in sorted(found.items()):
-        cells = [
-            f"{np.exp(np.log(list(times.values())).mean()):.2f}, {min(times.values()):.2f}"
-            for times in map(group.__getitem__, methods)
-        ]
+    told = [f"| items | users | K | sets | {' | '.join(methods)} | below popularity |"]
+    told.append("|" + "---|" * (5 + len(methods)))
+    for (n, users, K), group in sorted(found.items()):
+        values = [list(group.get(loss, {}).values()) for loss in methods]
+        cells = [f"{np.median(of_it):.2f}, {min(of_it):.2f}" if of_it else "" for of_it in values]
         names = sorted({name for times in group.values() for name, value in times.items() if value < 1})
-        low = [f"{x} ({', '.join(m for m in methods if group[m].get(x, 1) < 1)})" for x in names]
-        counts = f"| {n} | {K} | {max(map(len, group.values()))} "
+        low = [f"{x} ({', '.join(m for m, t in group.items() if t.get(x, 1) < 1)})" for x in names]
+        counts = f"| {n or 'all'} | {users or 'all'} | {K} | {max(map(len, values))} "
         told.append(f"{counts}| {' | '.join(cells)} | {', '.join(low) or 'none'} |")
-    what = "Where a catalogue is small: of every set the most popular items alone, and the users who have\n"
-    what += "three of them (`--items`). Geometric mean and least of the same, EASE beside."
+    what = "Where there is little: of every set the most popular items alone, and the users who have three\n"
+    what += "of them (`--items`), or some users (`--users`). Median and least of the same, EASE beside."
     return "\n".join([what, "", *told])
 
 
@@ -423,6 +430,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--exponents", type=numbers, default=[-0.3, 0.0])
     made.add_argument("--K", type=int, default=64)
     made.add_argument("--items", type=int, help="of every set, the most popular alone")
+    made.add_argument("--users", type=int, help="of every set, so many, at random")
     made.add_argument("--powers", type=numbers, help="of K in alpha and reg, in pairs: plain fits of each")
     made.add_argument("--largest", type=int, default=1024, help="K of the tables")
     made.add_argument("--iterations", type=int, default=8)
@@ -436,7 +444,7 @@ if __name__ == "__main__":
     args = parser().parse_args()
     if args.popularity:
         measure_popularity(args)
-        print(few_items_table(args.out) if args.items else defaults_table(args.out))
+        print(parts_table(args.out) if args.items or args.users else defaults_table(args.out))
     elif args.powers:
         measure_powers(args)
     elif args.grid:

@@ -45,7 +45,7 @@ def test_the_objective_is_the_formula_and_the_gradient_its_slope(loss, X, rng):
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
 def test_a_fit_has_the_scores_of_the_dense_oracle(loss, dtype, tolerance, X):
-    options = {"K": 6, "loss": loss, "dtype": dtype, "n_iter": 4, "random_state": 0}
+    options = {"K": 6, "loss": loss, "reg": 0.1, "dtype": dtype, "n_iter": 4, "random_state": 0}
     model, dense = RGALS(**options).fit(X), RGALS(**options, solver="dense").fit(X)
     scores, expected = (m.user_factors_ @ m.item_factors_.T for m in (model, dense))
     np.testing.assert_allclose(scores, expected, atol=tolerance)
