@@ -203,17 +203,17 @@ def describe(
     kind, last = type(loss), warm_factors(model, matrix.shape)
     starts = [hashlib.sha256(np.ascontiguousarray(start).data).hexdigest() for start in (last or ())[:sides]]
     params = loss.get_params() if hasattr(loss, "get_params") else vars(loss)
-    return {
-        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(params)],
-        "dtype": np.dtype(model.dtype).name,
-        **{name: plain(getattr(model, name)) for name in decisive},
+    return {  # what other things follow from comes first: an error names the first that differs
         "early_stopping": plain(model.early_stopping),
         "patience": plain(model.patience) if model.early_stopping else None,
+        "dtype": np.dtype(model.dtype).name,
+        "shape": list(matrix.shape),
+        "X": fingerprint(matrix) if isinstance(matrix, CSR) else matrix.fingerprint,
+        **{name: plain(getattr(model, name)) for name in decisive},
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(params)],
         "metric": str(model.metric) if held_out is not None else None,
         "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
         "start": " ".join(starts) or "random",
-        "shape": list(matrix.shape),
-        "X": fingerprint(matrix) if isinstance(matrix, CSR) else matrix.fingerprint,
         "validation": None if held_out is None else fingerprint(held_out),
     }
 
