@@ -169,16 +169,17 @@ def beside(
     return matrix, *unknown
 
 
-def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
+def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None) -> Any:
     """A filter with ids (a store, `Interactions`, a frame) as a matrix of some users; others as they are."""
     if name == "exclude" and isinstance(filter_, tuple | list):
-        return tuple(by_ids(name, part, users, items, rows) for part in filter_)
+        return tuple(by_ids(name, part, state, rows) for part in filter_)
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         found = given(filter_, name=name)
         filter_ = found if found.labelled else filter_  # whose columns might have another order
     if not hasattr(filter_, "user_ids"):
         return filter_
-    matrix = as_csr(beside(filter_, users, items, name)[0], name=name, dislikes=name == "exclude")
+    laid_out = beside(filter_, state.users, state.labelled_items, name)[0]
+    matrix = as_csr(laid_out, name=name, dislikes=name == "exclude")
     return matrix if rows is None else matrix.take_rows(rows)
 
 

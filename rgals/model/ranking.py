@@ -235,9 +235,8 @@ class FactorRanker(Fitted):
         """
         snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
-        sides = snapshot.users, snapshot.labelled_items
-        exclude = by_ids("exclude", exclude, *sides, rows)
-        candidates = by_ids("candidates", candidates, *sides, rows)
+        exclude = by_ids("exclude", exclude, snapshot, rows)
+        candidates = by_ids("candidates", candidates, snapshot, rows)
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
         asked = snapshot.named("user", rows, users)

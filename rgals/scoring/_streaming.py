@@ -217,7 +217,7 @@ class Task:
         if isinstance(value, tuple | list) and name == "exclude":
             return tuple(self._filter(name, part) for part in value)
         if self.new is None:
-            value = by_ids(name, value, self.state.users, self.state.labelled_items, self.users)
+            value = by_ids(name, value, self.state, self.users)
         elif isinstance(value, str) and name == "exclude" and value == "train":
             return "given"
         if is_matrix(value):

@@ -446,6 +446,18 @@ def test_memory_does_not_grow_with_the_users(zygote, tmp_path, kind, amount):
     assert many < few + 8
 
 
+def test_labels_are_indexed_where_somebody_is_looked_up_alone(matrix, tmp_path):
+    """Lists of everybody sorted all labels, which took as much memory again."""
+    names = [f"u{k}" for k in range(M)]
+    RGALS(K=4, n_iter=1).fit(matrix, user_ids=names).save(tmp_path / "model.npz")
+    model = RGALS.load(tmp_path / "model.npz")
+    recommend_all(model, tmp_path / "recs.csv", n=3)
+    model.recommend(Positions([0]))
+    assert "users" not in vars(model._state())
+    model.recommend(["u3"])
+    assert "users" in vars(model._state())
+
+
 def test_frames_of_new_users_have_the_columns_of_the_fit(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.eye(6), columns=list("abcdef"))
