@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 
 PY      := $(VENV)/bin/python
-# uv installs in a fifth of pip's time; what it cannot reach (an index that only pip's settings name), pip does.
-# Neither compiles to bytecode what may never be imported.
+# Neither installer compiles to bytecode what may never be imported. uv takes a fifth of pip's time; where it
+# fails (an index that only pip's settings name, say), pip tries, and says what is wrong.
 PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
-install = { $(PIP) uv && $(VENV)/bin/uv pip install --quiet --python $(PY) -e "$(1)"; } || $(PIP) -e "$(1)"
+UV      := UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install --quiet --python $(PY)
+install = { $(PIP) uv && $(UV) -e "$(1)"; } 2>/dev/null || $(PIP) -e "$(1)"
 RUN     := $(VENV)/.installed-run
 TEST    := $(VENV)/.installed-test
 BENCH   := $(VENV)/.installed-bench
