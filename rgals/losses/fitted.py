@@ -94,6 +94,7 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
         # Few users have short columns, however much there is in their long rows.
         power = _POWER * float(np.interp(known, _FALLS, (0.0, 1.0)))
         reg *= min(1.0, max(_LONG, _TWICE * column) / row) ** power
+    # Heavy positives draw all scores to 1, less so those of rare items, and what is left is popularity.
     alpha *= _DOUBT ** doubt(degrees, row, column)
     return Setting(alpha, reg * few**_ITEMS_POWER, numbers.exponent * math.log(1 / r))
 
