@@ -30,7 +30,8 @@ _LENGTH = 2.0, 2000.0
 _FACTORS = 64.0, 1024.0
 _REGS = 0.01, 0.7
 # Numbers of items between which alpha is inverse to it, and the power by which reg falls. No data set has so
-# few: of the 300, 100 and 30 most popular items of 16 sets RG2 gained 1, 4 and 6 %, iALS 1, 4 and 2.
+# few: of the 300, 100 and 30 most popular items of 16 sets RG2 gained 1, 4 and 6 %, iALS 1, 4 and 2, measured
+# once; what the rule reaches there, `benchmarks/rule.py --popularity --items` measures.
 _ITEMS, _ITEMS_POWER = (20.0, 700.0), 0.12
 # Strength, over that of noise, below which all but popularity is doubted; the step that takes alpha times 5,
 # and steps at most. Data sets are at 2.4 and more. Of 94 small parts of them and matrices of chance that are
