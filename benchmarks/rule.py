@@ -4,6 +4,8 @@
     python benchmarks/rule.py --popularity --K 64                             # plain defaults on all sets
     python benchmarks/rule.py --popularity --items 100                        # on their most popular items
     python benchmarks/rule.py --popularity --users 500                        # on some of their users
+    python benchmarks/rule.py --popularity --rows 3                           # on a little of every user
+    python benchmarks/rule.py --popularity --rows 3 --losses "rg2 to zero"    # without a mean of all users
     python benchmarks/rule.py --powers .6,.18,.2,.06 --K 512                  # plain fits by powers of K
     python benchmarks/rule.py                                                 # measures the rule; the tables
 
@@ -50,7 +52,7 @@ OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)
 JUDGED = 3000
 METRIC = "ndcg@10"
-PARTS = {"items", "users"}
+PARTS = {"items", "users", "rows"}
 #: What lines of defaults are measured with.
 DEFAULT = {"default": True, "n_iter": RGALS().n_iter, "values": RGALS().values}
 VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
@@ -139,8 +141,8 @@ def measure_grid(args: argparse.Namespace) -> None:
             )
 
 
-def part_of(matrix: CSR, n_items: int | None, n_users: int | None) -> CSR:
-    """The most popular items and the users who have three of them, or some of the users."""
+def part_of(matrix: CSR, n_items: int | None, n_users: int | None, n_each: int | None) -> CSR:
+    """The most popular items and the users who have three of them, some users, or a few items of each."""
     if n_items:
         kept = np.zeros(matrix.n_cols, bool)
         kept[np.argsort(-matrix.col_counts, kind="stable")[:n_items]] = True
@@ -148,6 +150,11 @@ def part_of(matrix: CSR, n_items: int | None, n_users: int | None) -> CSR:
         matrix = matrix.take_rows(np.flatnonzero(matrix.row_counts >= 3))
     if n_users and n_users < matrix.n_rows:
         matrix = matrix.take_rows(sample_users(matrix, n_users))
+    if n_each:
+        place = np.lexsort((np.random.default_rng(0).random(matrix.nnz), matrix.rows))
+        order = np.empty(matrix.nnz, np.int64)
+        order[place] = np.arange(matrix.nnz) - matrix.indptr[matrix.rows[place]]
+        matrix = matrix.where(order < n_each)
     return matrix
 
 
@@ -165,7 +172,7 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 continue
             if matrix is None:
                 matrix = given(read_interactions(path, binarize=binary)).csr()
-                matrix = part_of(as_csr(matrix), args.items, args.users)
+                matrix = part_of(as_csr(matrix), args.items, args.users, args.rows)
                 if matrix.n_rows < 80:
                     break
                 train, hidden = (
@@ -175,12 +182,14 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 fold = Fold(train, train, hidden, sample_users(hidden, JUDGED, 0), False)
                 ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
-                if (args.items or args.users) and popular < 0.01:  # a few hits: chance decides
+                if PARTS & row.keys() and popular < 0.01:  # a few hits: chance decides
                     break
             if loss == "ease":
                 told = evaluate(EASE(n_jobs=1).fit(train), train, hidden, METRIC, users=fold.users)[METRIC]
             else:
-                told = judge(RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train), fold)
+                name, _, pull = loss.partition(" ")
+                made = RGALS(args.K, name, user_mean=False if pull else "auto", random_state=0, n_jobs=1)
+                told = judge(made.fit(train), fold)
             row |= {"ndcg": round(told, 5), "popularity": round(popular, 5)}
             record(args.out, row)
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
@@ -385,24 +394,28 @@ def defaults_table(path: Path = OUT) -> str:
 
 def parts_table(path: Path = OUT) -> str:
     """The same of small parts of every set, beside EASE: median and least."""
-    found: dict[tuple[int, int, int], dict[str, dict[str, float]]] = {}
+    found: dict[tuple[int, int, int, int], dict[str, dict[str, float]]] = {}
     for row in lines(path):
         if PARTS & row.keys() and not row["binary"]:
-            key = row.get("items", 0), row.get("users", 0), row["K"]
+            key = row.get("items", 0), row.get("users", 0), row.get("rows", 0), row["K"]
             times = found.setdefault(key, {}).setdefault(row["loss"], {})
             times[row["set"]] = row["ndcg"] / row["popularity"]
     methods = sorted({loss for group in found.values() for loss in group})
-    told = [f"| items | users | K | sets | {' | '.join(methods)} | below popularity |"]
-    told.append("|" + "---|" * (5 + len(methods)))
-    for (n, users, K), group in sorted(found.items()):
+    told = [f"| items | users | of each | K | sets | {' | '.join(methods)} | below popularity |"]
+    told.append("|" + "---|" * (6 + len(methods)))
+    for (n, users, each, K), group in sorted(found.items()):
         values = [list(group.get(loss, {}).values()) for loss in methods]
         cells = [f"{np.median(of_it):.2f}, {min(of_it):.2f}" if of_it else "" for of_it in values]
-        names = sorted({name for times in group.values() for name, value in times.items() if value < 1})
-        low = [f"{x} ({', '.join(m for m, t in group.items() if t.get(x, 1) < 1)})" for x in names]
-        counts = f"| {n or 'all'} | {users or 'all'} | {K} | {max(map(len, values))} "
+        plain = {name: times for name, times in group.items() if " " not in name}
+        names = sorted({name for times in plain.values() for name, value in times.items() if value < 1})
+        low = [f"{x} ({', '.join(m for m, t in plain.items() if t.get(x, 1) < 1)})" for x in names]
+        counts = f"| {n or 'all'} | {users or 'all'} | {each or 'all'} | {K} | {max(map(len, values))} "
         told.append(f"{counts}| {' | '.join(cells)} | {', '.join(low) or 'none'} |")
     what = "Where there is little: of every set the most popular items alone, and the users who have three\n"
-    what += "of them (`--items`), or some users (`--users`). Median and least of the same, EASE beside."
+    what += (
+        "of them (`--items`), some users (`--users`), or at most so many items of each (`--rows`): median\n"
+    )
+    what += 'and least of the same. "To zero" is `user_mean=False`.'
     return "\n".join([what, "", *told])
 
 
@@ -431,6 +444,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--K", type=int, default=64)
     made.add_argument("--items", type=int, help="of every set, the most popular alone")
     made.add_argument("--users", type=int, help="of every set, so many, at random")
+    made.add_argument("--rows", type=int, help="of every set, so many interactions of a user at most")
     made.add_argument("--powers", type=numbers, help="of K in alpha and reg, in pairs: plain fits of each")
     made.add_argument("--largest", type=int, default=1024, help="K of the tables")
     made.add_argument("--iterations", type=int, default=8)
@@ -444,7 +458,7 @@ if __name__ == "__main__":
     args = parser().parse_args()
     if args.popularity:
         measure_popularity(args)
-        print(parts_table(args.out) if args.items or args.users else defaults_table(args.out))
+        print(parts_table(args.out) if args.items or args.users or args.rows else defaults_table(args.out))
     elif args.powers:
         measure_powers(args)
     elif args.grid:

@@ -71,7 +71,7 @@ class RGALS(
         Of the factors. Factorisations that all rows share run in float64 either way.
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
         Where half-steps and top-K run: ``"cuda"`` is the first NVIDIA GPU and needs the extra ``cuda13`` or
-        ``cuda12``; at most 1024 factors. Results agree with the CPU's up to rounding.
+        ``cuda12``; at most 1024 factors. Results agree with the CPU's (``user_mean=False``) up to rounding.
     n_jobs : int or None, default=None
         Threads; None or -1 for all. The result does not depend on it, not by a bit.
     init : {"auto", "random", "spectral"}, default="auto"
@@ -95,6 +95,11 @@ class RGALS(
     feature_reg : float or "auto", default="auto"
         Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
         ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is 1.
+    user_mean : bool or "auto", default="auto"
+        Whether the regularisation pulls users to a mean of them all, which is found with the factors, instead
+        of to zero: ``sum_x rho_x |p_x - w|^2``. What a user's interactions do not tell is popularity then.
+        "auto" does so where ``reg`` is "auto" and the matrix tells little more than popularity, or rows are
+        short for what it tells (`rgals.losses.fitted.wants_mean`); on the CPU, without ``user_features``.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.
@@ -136,7 +141,7 @@ class RGALS(
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
+        ``loss``, ``reg``, ``user_mean``, ``values``, ``init`` and ``n_iter`` as they were taken:
         ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives`` an ``n_iter`` of
         "auto" stays.
     n_iter_ : int
@@ -189,6 +194,7 @@ class RGALS(
     readout_exponent: float = 0.0
     hard_negatives: Any = None
     feature_reg: float | str = AUTO
+    user_mean: bool | str = AUTO
     tol: float = 0.0
     early_stopping: bool = False
     patience: int = 5
@@ -206,6 +212,7 @@ class RGALS(
     _streams: ClassVar[bool] = True  # matrices may stay on their disk
     _check = fit.check_parameters
     _check_memory = fit.check_memory
+    _choose = fit.choose_mean
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
@@ -265,7 +272,7 @@ class RGALS(
                 items[alone] = of_items.predict(self.K, alone)
                 shown = with_scale(items, scored)
             if of_users is not None:
-                of_users.regress(factors["user_factors"])
+                of_users.regress(factors.pop("user_factors"))  # gone before the last half-step makes others
             rows, side, numbers = problem.users, users_side, None
             if hard is None:
                 step = backend.half_step(rows, items, side)
@@ -296,7 +303,10 @@ class RGALS(
             reg_exponent=problem.reg_exponent,
             degrees=degrees.alone(),
             hard_negatives=hard,
-            priors=(of_users and of_users.grown(len(users)), of_items and of_items.grown(len(items))),
+            priors=(
+                of_users and of_users.grown(degrees.user_count),
+                of_items and of_items.grown(degrees.item_count),
+            ),
         )
         return state, history, solver
 
@@ -318,7 +328,7 @@ class RGALS(
 
     @property
     def params_(self) -> dict[str, Any]:
-        """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
+        """What was taken in place of "auto": see the class."""
         state = self._outline()
         record = state.record
         # With hard negatives "auto" is more than a number: when they are drawn.
@@ -326,6 +336,7 @@ class RGALS(
         found = {"init": (record.history or [{}])[0].get("init", AUTO), "n_iter": n_iter}
         given = {k: record.params.get(k, AUTO) for k in found}  # subclasses may have other parameters
         kept = {k: v if given[k] == AUTO else given[k] for k, v in found.items()}
+        kept["user_mean"] = state.priors[0] is not None and state.priors[0].mean
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def _taken(self) -> dict[str, Any]:
@@ -333,6 +344,8 @@ class RGALS(
         found = {k: first[k] for k in (*get_loss(self.loss).get_params(), "reg", "init") if k in first}
         if self.n_iter == AUTO:
             found["n_iter"] = len(self.history_)
+        if self.user_mean == AUTO and params["user_mean"]:
+            found["user_mean"] = True
         if self.values == AUTO and params["values"] != "raw":
             found["values"] = params["values"]
         return found

@@ -281,8 +281,8 @@ def test_the_one_who_compares(hour, capsys):
     hour.gives("neighbours" in result.text() and "| " in result.markdown(), True)
     hour.gives(main(["metrics"]), 0)
     hour.gives("ndcg" in capsys.readouterr().out, True)
-    hour.gives(main(["paper", "table3", "--data-dir", "nowhere"]), 1)
-    hour.gives("ml-1m.npz" in capsys.readouterr().err, True)
+    hour.gives(main(["compare", "nowhere.csv", "-o", "there"]), 1)
+    hour.gives("nowhere.csv" in capsys.readouterr().err, True)
     assert hour.steps >= 16
 
 

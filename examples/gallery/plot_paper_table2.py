@@ -3,9 +3,9 @@ Rates of convergence, in small
 ==============================
 
 Table 2 of the paper on RG losses is about rates: the gap between the objective and its minimum,
-iteration by iteration. A straight line in the logarithm is linear convergence. ``rgals paper table2
---data ml-1m`` does it by the paper's protocol; this is the idea on generated data, with a minimum that
-is known in closed form.
+iteration by iteration. A straight line in the logarithm is linear convergence. ``benchmarks/paper.py``
+does it by the paper's protocol; this is the idea on generated data, with a minimum that is known in
+closed form.
 """
 
 import matplotlib.pyplot as plt

@@ -61,6 +61,7 @@ FIT = (
     _fit("dtype TYPE", "float32 or float64"),
     _fit("half_life T", "time in which an interaction loses half of its weight, such as 90d", value_of),
     _fit("feature_reg R", "strength of the regularisation of the features' weights", value_of),
+    _fit("user_mean M", "true pulls users to a mean of all instead of to zero; auto, false", value_of),
     _fit("tol T", "stop when the objective falls by less than this share"),
     _fit(*JOBS),
     _fit("random_state N", "random state, for a result that can be repeated", int),

@@ -38,6 +38,7 @@ _ONLY: dict[str, tuple] = {
     "early_stopping": (False,),
     "warm_start": (False,),
     "half_life": (None,),
+    "user_mean": ("auto", False),
 }
 
 
@@ -88,6 +89,8 @@ class DaskRGALS(RGALS):
         The random start of `RGALS`; "auto" is "random" here.
     n_jobs : int or None, default=None
         For the methods of a fitted model. On the cluster, each thread of a worker has a block of its own.
+    user_mean : {"auto", False}, default="auto"
+        Users are pulled to zero: "auto" is False here.
     solver, device, hard_negatives, early_stopping, warm_start, half_life
         Refused where they ask for what a cluster cannot do: anything but the defaults.
     pcg_steps, feature_reg, patience, metric, validation_users

@@ -17,6 +17,7 @@ from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.losses.base import takes_dislikes
+from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import fingerprint
 from rgals.matrix.store import DESCRIPTION, Store, open_matrix
@@ -230,6 +231,8 @@ class Shards:
         turned = graphs.each("items-turn", turn, users, firsts, always=(self.n_rows,))
         items = regroup(graphs, "items", turned, cuts, self.n_rows, dtype)
         return Blocks("users", users, self.cuts.tolist()), Blocks("items", items, cuts.tolist())
+
+    cohesion = cached_property(cohesion)
 
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The likes of the given users, in the given order."""

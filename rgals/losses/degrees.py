@@ -4,9 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
-from rgals.runtime.lazy import cached_property
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,10 @@ class Degrees:
         """Numbers of users and items that have interactions."""
         return int(np.count_nonzero(self.user_count)), int(np.count_nonzero(self.item_count))
 
-    @cached_property
+    @property
     def cohesion(self) -> float:
         """How many times as often as by chance users who share an item share another; NaN if unknown."""
-        return float("nan") if self.matrix is None else cohesion(self.matrix)
+        return float("nan") if self.matrix is None else self.matrix.cohesion
 
     @property
     def n_items(self) -> int:

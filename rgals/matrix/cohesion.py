@@ -1,9 +1,9 @@
 """What a rule asks of a matrix besides its margins, in milliseconds."""
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
-
-from rgals.matrix.csr import CSR
 
 _PATHS = 2_000_000  # user-item-user, looked at in all: the figure is known within a few per cent
 _BLOCK = 500_000  # of them at once: bounds temporary memory
@@ -11,7 +11,7 @@ _ENTRIES = 2_000_000  # that the largest pull is measured on
 _STEPS = 20  # of the power method
 
 
-def cohesion(matrix: CSR) -> float:
+def cohesion(matrix: Any) -> float:
     """How many times as often as by chance users who share one item share another.
 
     Walks from a user to an item, another user, another item and back, each step weighted by the inverse of
@@ -46,7 +46,7 @@ def cohesion(matrix: CSR) -> float:
     return max(walks, 0.0) * matrix.nnz**2 / pairs
 
 
-def largest_pull(matrix: CSR, alpha: float, enough: float) -> float:
+def largest_pull(matrix: Any, alpha: float, enough: float) -> float:
     """Strength of the regularisation that leaves nothing of a fit of RG2, or any that is at least ``enough``.
 
     The largest singular value of what pulls the scores from 0, ``(1/2 + alpha) R - c_x / 2N``, in units of

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.matrix.cohesion import cohesion
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import give_back_freed
 
@@ -122,6 +123,8 @@ class CSR:
             counts += np.bincount(self.indices[start : start + _CHUNK], minlength=self.n_cols)
         counts.flags.writeable = False  # kept, so that all see the same
         return counts
+
+    cohesion = cached_property(cohesion)  # kept: more than one asks
 
     @property
     def row_sums(self) -> np.ndarray:

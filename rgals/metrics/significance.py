@@ -220,30 +220,24 @@ def against(figures: Mapping[str, Any], reference: str, method: str, **options: 
     }
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Against):
     """One model against the reference.
 
     Attributes
     ----------
     name : str
-    mean, difference : float
-        Mean over users, and how much it is above that of the reference.
+    mean : float
+        Over users.
     interval : (float, float)
         95 % bootstrap interval of the difference.
-    p_value, corrected : float
-        Of the paired test, and after Holm's correction for all models compared.
-    effect : float
-        Size of the difference, see `effect_size`.
+    difference, p_value, corrected, effect : float
+        As in `Against`.
     """
 
     name: str
     mean: float
-    difference: float
     interval: tuple[float, float]
-    p_value: float
-    corrected: float
-    effect: float = float("nan")
 
 
 @documented("list of Comparison\n    One for every other model, in their order.")
@@ -274,4 +268,5 @@ def compare(
     values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
     beside = against(values, reference, method, **options)
     ends = {name: bootstrap_interval(values[name] - values[reference], **options) for name in beside}
-    return [Comparison(n, mean_of_known(values[n]), interval=ends[n], **vars(beside[n])) for n in beside]
+    means = {name: mean_of_known(values[name]) for name in beside}
+    return [Comparison(name=n, mean=means[n], interval=ends[n], **vars(beside[n])) for n in beside]

@@ -256,7 +256,8 @@ def _prior(side: str, arrays: dict[str, np.ndarray], meta: Any) -> tuple[Prior |
         raise ValueError(f"the features of {side}s are damaged{'' if wrong is None else f': {wrong}'}")
     features = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, len(weights)))
     reg = check_real("feature_reg", meta["reg"], 0.0)
-    return Prior(features, reg, None, weights), json.loads(encoding.tobytes())
+    prior = Prior(features, reg, None, weights, meta.get("mean") is True)
+    return prior, json.loads(encoding.tobytes())
 
 
 def _unpack_hard(packed: Any) -> Any:
@@ -314,7 +315,7 @@ class _ALSFormat(ModelFormat):
                 text = np.frombuffer(json.dumps(encoding).encode(), np.uint8)
                 named = zip(_PRIOR, (*parts, weights, text), strict=True)
                 arrays |= {f"{side}_feature_{name}": array for name, array in named}
-                meta[f"{side}_features"] = {"reg": prior.reg}
+                meta[f"{side}_features"] = {"reg": prior.reg, **({"mean": True} if prior.mean else {})}
         return arrays, meta
 
     def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:

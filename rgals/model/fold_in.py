@@ -44,7 +44,7 @@ class Explanation:
         What ``hard_negatives`` took away, or gave, by their own pull: of the best items that the user does
         not have, together. 0 without them, and for WRMF and iALS, whose other pairs pull to 0.
     features : float
-        What the user's features gave.
+        What the user's features gave, or with ``user_mean`` the mean of all users.
     """
 
     user: Any

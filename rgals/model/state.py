@@ -151,7 +151,7 @@ class Snapshot:
         """The prior of features that are given as those of the fit were; labels; which rows were given."""
         name, encoding = ("user_features", "item_features")[side], self.encodings[side]
         known = self.priors[side]
-        if known is None:
+        if known is None or known.mean:
             raise ParameterError(name, "given", "the fit had none")
         found, ids, used, told = read_features(features, n, ids, name, encoding)
         kinds = ["a matrix" if one is None else "a frame" for one in (used, encoding)]
@@ -213,11 +213,13 @@ class FittedState(Snapshot):
     def histories(self, users: np.ndarray, *why: str) -> tuple[CSR, Prior | None]:
         """Histories of some users, with weights for values, and their features."""
         rows, prior = self.interactions(*why).take_rows(users), self.priors[0]
-        return self.weighting.rows(rows), prior and prior.take_rows(users)
+        return self.weighting.rows(rows), prior and prior.of_rows(users, rows.likes.row_counts)
 
     def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
         """What a half-step takes for any users (side 0) or items: by weighted histories and features."""
         degrees = self.degrees.with_items(rows) if side else self.degrees.with_users(rows)
+        if prior is None and not side and self.priors[0] is not None:
+            prior = self.priors[0].of_rows(None, rows.likes.row_counts)
         priors = (self.priors[0], prior) if side else (prior, self.priors[1])
         found = with_priors(self.loss.coefficients_for(degrees), degrees, priors)
         made = found.item_side if side else found.user_side

@@ -190,7 +190,7 @@ class SGDRanker(Trained, BaseEstimator):
     _file: ClassVar[Any] = _Format("SGDRanker", model_spec("rgals-sgd-model", 1))
     _get_loss = staticmethod(get_loss)
 
-    def _choose(self, matrix: CSR) -> dict[str, Any]:
+    def _choose(self, matrix: CSR, priors: Any) -> dict[str, Any]:
         left = [name for name in AUTOMATIC if getattr(self, name) == AUTO]
         found = setting(self, Degrees.of(matrix)) if left else {}
         return {name: found[name] for name in left}

@@ -14,7 +14,6 @@ from rgals.runtime.checks import check_real
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
-from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
 
 
@@ -83,7 +82,7 @@ def sides_of(problem: Problem) -> tuple[Side, Side]:
         if prior is not None:
             # In units of the mean ridge, `Prior.reg` is what a ridge regression calls alpha.
             mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
-            side = replace(side, prior=Prior(prior.features, prior.reg * mean, side.ridge, prior.weights))
+            side = replace(side, prior=replace(prior, reg=prior.reg * mean, ridge=side.ridge))
         sides.append(side)
     return sides[0], sides[1]
 
@@ -142,8 +141,9 @@ class ALS:
                 item_side.prior.regress(array)
                 penalty -= item_side.prior.explained(basis)
             what = "user"
-            if user_side.prior is not None and iteration > 1:  # before, the factors are a start
-                user_side.prior.regress(backend.state(self._users)[0])
+            prior = user_side.prior
+            if prior is not None and (iteration > 1 or prior.mean):  # before, the factors are a start
+                prior.regress(backend.state(self._users)[0])
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
             if item_side.prior is not None:
                 item_side.prior.turn(step.turned)

@@ -5,7 +5,7 @@ features). Given the factors, W is a ridge regression; given W, every row has ``
 right of its system. Either is the exact minimiser, so that the objective never rises.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ class Prior:
     reg: float
     ridge: np.ndarray | None = None  # of the rows; those of 0 take no part in the regression
     weights: np.ndarray | None = None
+    mean: bool = False  # made by `mean_prior`
     #: ``F^T diag(ridge) Q`` of the last regression, to which ``(F^T diag(ridge) F + reg) W`` is equal.
     _moments: np.ndarray | None = field(default=None, init=False)
 
@@ -45,13 +46,21 @@ class Prior:
     def take_rows(self, at: Any) -> "Prior":
         """The prior of some of its rows."""
         ridge = None if self.ridge is None else self.ridge[at]
-        return Prior(self.features[at], self.reg, ridge, self.weights)
+        return replace(self, features=self.features[at], ridge=ridge)
 
-    def grown(self, n_rows: int) -> "Prior":
-        """The prior without what only a fit needs, and with rows without features at the end."""
+    def grown(self, counts: np.ndarray) -> "Prior":
+        """The prior without what only a fit needs, for rows of so many interactions, new ones at the end."""
+        if self.mean:
+            return mean_prior(counts, self.reg, self.weights)
         features = sp.csr_array(self.features)  # another, which shares the entries
-        features.resize(n_rows, self.features.shape[1])
-        return Prior(features, self.reg, None, self.weights)
+        features.resize(len(counts), self.features.shape[1])
+        return replace(self, features=features, ridge=None)
+
+    def of_rows(self, at: np.ndarray | None, counts: np.ndarray) -> "Prior | None":
+        """The prior of histories of so many interactions: of the rows ``at``; None: of others."""
+        if self.mean:
+            return self.grown(counts)
+        return None if at is None else self.take_rows(at)
 
     def predict(self, K: int, at: Any = slice(None)) -> np.ndarray:
         """``F W`` of some rows, in float64."""
@@ -145,11 +154,19 @@ class Prior:
         return NumericalError(f"{said}; scale the features, or raise feature_reg")
 
 
-def prior_bytes(priors: tuple[Any, Any], K: int) -> int:
+def mean_prior(counts: np.ndarray, reg: float, weights: np.ndarray | None = None) -> Prior:
+    """A mean of all rows, of so many interactions, that have any: a feature that is 1 for each of them."""
+    edges = np.append(0, np.cumsum(counts > 0))
+    ones, zeros = np.ones(edges[-1]), np.zeros(edges[-1], np.int32)
+    return Prior(sp.csr_array((ones, zeros, edges), shape=(len(counts), 1)), reg, None, weights, True)
+
+
+def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int) -> int:
     """Bytes that the features of both sides take in a fit, beside all else."""
     total = 0
     for (n, d), nnz in ((p.features.shape, p.features.nnz) for p in priors if p is not None):
-        # The weights and what conjugate gradients keep beside them; predictions, and rows of them in float64.
-        total += 8 * K * (6 * d + n + 4 * min(n, _AT_ONCE))
+        # The weights and what conjugate gradients keep beside them; a table of predictions, or the factors of
+        # the last iteration in their own basis; some rows of them in float64.
+        total += 8 * K * (6 * d + 4 * min(n, _AT_ONCE)) + itemsize * K * n
         total += 56 * nnz + (24 * d * d if d <= DIRECT else 0)
     return total

@@ -17,7 +17,7 @@ from rgals.runtime.checks import plain_copy
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, halving, in_order, read, weigh, with_features
+from rgals.training.data import divide, halving, in_order, read, weigh, with_features, with_mean
 from rgals.training.run import Callback, Watch
 
 
@@ -49,8 +49,8 @@ class Trained(FactorRanker):
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         """Check every parameter, and what else `fit` is ``asked`` for; the dtype of the factors."""
 
-    def _choose(self, matrix: CSR) -> dict[str, Any]:
-        """Parameters that were "auto" and follow from the matrix alone, by name."""
+    def _choose(self, matrix: CSR, priors: Priors) -> dict[str, Any]:
+        """Parameters that were "auto" and follow from what is given alone, by name."""
         return {}
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Trained(FactorRanker):
         """The parameters that were set and, once fitted, what took the place of "auto"."""
         text = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
         found = self._taken() if getattr(self, "history_", None) else {}
-        shown = [f"{k}={x!r}" if isinstance(x, str) else f"{k}={x:.4g}" for k, x in found.items()]
+        shown = [f"{k}={x!r}" if isinstance(x, str | bool) else f"{k}={x:.4g}" for k, x in found.items()]
         return f"{text}  # fitted with {', '.join(shown)}" if shown else text
 
     def set_params(self, **params: Any) -> Self:
@@ -183,11 +183,12 @@ class Trained(FactorRanker):
             given._snapshot = in_order(given._snapshot, labels)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
-        chosen = given._choose(matrix)
+        chosen = given._choose(matrix, priors)
         vars(given).update(chosen)
+        priors = with_mean(given, matrix, priors)
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(priors, given.K)
+        room = weighting.bytes(matrix) + prior_bytes(priors, given.K, dtype.itemsize)
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)

@@ -23,7 +23,7 @@ from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning, warn
 from rgals.runtime.threads import n_threads
-from rgals.solvers.prior import Prior
+from rgals.solvers.prior import Prior, mean_prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 _ALL_OLD = 0.9  # share of interactions that a half-life forgets: more says that it has another unit
@@ -70,6 +70,14 @@ def with_features(
             found, ids[side], encodings[side], _ = read_features(said, shape[side], ids[side], name)
             shape[side], priors[side] = found.shape[0], Prior(found, 1.0 if reg == AUTO else float(reg))
     return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
+
+
+def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
+    """The priors with a mean of all users, where the model has one."""
+    if not getattr(model, "user_mean", False) or model.reg == 0:  # it acts by the regularisation
+        return priors
+    reg = 1.0 if model.feature_reg == AUTO else float(model.feature_reg)
+    return mean_prior(matrix.likes.row_counts, reg), priors[1]
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from rgals.files.archive import ArraySpec
-from rgals.losses import AUTO, Loss, get_loss
+from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.losses.base import Priors
+from rgals.losses.fitted import wants_mean
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
 from rgals.matrix.weighting import VALUES
@@ -16,7 +18,7 @@ from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
-from rgals.solvers.als import ALS, Problem
+from rgals.solvers.als import Problem
 from rgals.solvers.base import Backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
@@ -37,7 +39,8 @@ DRAWS = 6
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
 _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
-CHECKPOINT = checkpoint_spec("rgals-checkpoint", ALS.outcome, {"user_basis": _BASIS, "item_basis": _BASIS})
+_SHOWN = "item_factors", "user_factors"  # these where users have a prior, whose weights follow from them
+CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, {"user_basis": _BASIS, "item_basis": _BASIS})
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
@@ -113,6 +116,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     if model.init_scale is not None:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
     or_auto(check_real, "feature_reg", model.feature_reg, 0.0, open_min=True)
+    check_choice("user_mean", model.user_mean, (AUTO, True, False))
     _refuse(model, _conflicts(model, asked))
     return np.dtype(dtype_name(model.dtype))
 
@@ -157,6 +161,11 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
     yield "checkpoint", svd and stored, "solver='svd' has no iterations to write down"
     why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
     yield "solver", svd and watched, why
+    mean = model.user_mean not in (AUTO, False)
+    why = "a column of ones in user_features is such a mean; leave it 'auto'"
+    yield "user_mean", mean and asked.get("user_features") is not None, why
+    yield "user_mean", mean and svd, "solver='svd' pulls users to zero; leave it 'auto'"
+    yield "user_mean", mean and cuda, "device='cuda' pulls users to zero; leave it 'auto'"
     for name in ("user_features", "item_features"):
         if asked.get(name) is not None:
             yield name, svd, "solver='svd' knows no features; leave them out"
@@ -172,6 +181,15 @@ def _of_stores(model: Any, init: str) -> _Conflicts:
     yield "hard_negatives", model.hard_negatives is not None, why.format("leave them None")
     yield "device", is_cuda(model.device), why.format("set device='cpu'")
     yield "init", init == CLOSED_FORM and model.solver != "svd", why.format("set init='random'")
+
+
+def choose_mean(model: Any, matrix: CSR, priors: Priors) -> dict[str, Any]:
+    """Whether users are pulled to a mean, where that is for the matrix to say."""
+    if model.user_mean != AUTO:
+        return {}
+    # Who sets reg has an objective in mind: it stays the one that is stated.
+    able = model.reg == AUTO and priors[0] is None and model.solver != "svd" and not is_cuda(model.device)
+    return {"user_mean": able and wants_mean(Degrees.of(matrix))}
 
 
 def check_memory(
@@ -226,6 +244,7 @@ def describe_fit(
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         **({} if init == WARM else {"start": init}),
+        **({} if model.user_mean in (AUTO, False) else {"user_mean": True}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
         # When they begin depends on whether n_iter is "auto".

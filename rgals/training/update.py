@@ -368,13 +368,18 @@ class Updated(FoldIn):
         if state.hard_negatives is not None:
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
-        if state.priors != (None, None):
-            name = "item_features" if state.priors[0] is None else "user_features"
-            raise ParameterError(name, "given", "drift measures no fits with features")
+        of_users, of_items = state.priors
+        for name, prior in (("user_features", of_users), ("item_features", of_items)):
+            if prior is not None and not prior.mean:
+                raise ParameterError(name, "given", "drift measures no fits with features")
         seen = state.interactions().load()
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
+        if of_users is not None:
+            ridge = sides_of(problem)[0].ridge
+            mean = replace(of_users, reg=of_users.reg / ridge[ridge > 0].mean())  # in its unit there
+            problem = replace(problem, priors=(mean, None))
         users_side, items_side = sides_of(problem)
         backend, items = exact_backend(self), state.solved_items
         step = backend.half_step(problem.users, items, users_side)
@@ -394,7 +399,7 @@ def _with_features(
         if features is None:
             continue
         new, ids[side], rows = old.prior_of(features, shape[side], ids[side], side)
-        before = cast(Prior, old.priors[side]).grown(len(rows)).features
+        before = cast(Prior, old.priors[side]).grown(np.zeros(len(rows))).features
         both = sp.csr_array(sp.diags_array((~rows).astype(float)) @ before + new.features)
         both.eliminate_zeros()
         priors[side], told[side] = replace(new, features=both), (both != before).sum(axis=1) > 0
@@ -425,7 +430,8 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
     if weighting.half_life is not None:
         weighting = weighting.halving(weighting.half_life, seen)
     scale = state.item_scale
-    users, items = (p if p is None else p.grown(n) for p, n in zip(state.priors, seen.shape, strict=True))
+    counts = seen.likes.row_counts, seen.likes.col_counts
+    users, items = (p if p is None else p.grown(n) for p, n in zip(state.priors, counts, strict=True))
     return replace(
         state,
         priors=(users, items),

@@ -47,7 +47,7 @@ def peak(kind: str, n_users: int, n_items: int, each: int, valued: bool, setting
     dtype = np.dtype(settings.get("dtype", "float32"))
     X = X.astype(dtype, copy=False)
     of_kind = {
-        "als": {"n_iter": 1},
+        "als": {"n_iter": 1, "user_mean": False},
         "svd": {"loss": RGX(alpha=0.0), "solver": "svd"},
         "sgd": {"n_epochs": 1},
     }[kind]

@@ -33,6 +33,7 @@ from rgals.training import base
 # kind, users, items, interactions a user, whether valued, parameters
 QUICK = [
     ("als", 60_000, 1_000, 10, False, {"K": 64}),
+    ("als", 60_000, 1_000, 10, False, {"K": 64, "user_mean": True}),
     ("als", 60_000, 2_000, 10, False, {"K": 64, "hard_negatives": 1.0, "n_iter": 5}),
     ("sgd", 30_000, 4_000, 10, False, {"K": 64, "loss": "bpr", "n_negatives": 4}),
 ]
@@ -44,6 +45,7 @@ BOUNDED = [
 OTHERS = [
     ("als", 30_000, 8_000, 40, False, {"K": 100, "loss": "ials", "dtype": "float64"}),
     ("als", 60_000, 20_000, 40, False, {"K": 128, "loss": "rgx"}),
+    ("als", 60_000, 20_000, 40, False, {"K": 128, "loss": "rgx", "user_mean": True}),
     ("als", 400_000, 2_000, 20, False, {"K": 128, "dtype": "float64"}),
     ("als", 400_000, 2_000, 20, True, {"K": 100, "loss": "rgx"}),
     ("als", 400_000, 2_000, 20, False, {"K": 8}),

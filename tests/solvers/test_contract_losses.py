@@ -231,7 +231,10 @@ def check_half_life(loss, X, **params):
 def check_features(loss, X, **params):
     rng = np.random.default_rng(0)
     both = {"user_features": rng.standard_normal((60, 3)), "item_features": rng.standard_normal((40, 4))}
-    model = make(loss, **params).fit(X, **both)
+    check_prior(make(loss, **params).fit(X, **both), X)
+
+
+def check_prior(model, X):
     assert (np.diff(objectives(model)) < 1e-9 * abs(objectives(model)[0])).all()
     state = model._state()
     given = X, model.user_factors_, model.item_factors_, state.reg, 1.0, state.priors
@@ -251,6 +254,7 @@ def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path,
         f'values="{kind}"': lambda: check_values(kind, loss, X),
         "half_life=90.0": lambda: check_half_life(loss, X),
         "fit(item_features=...)": lambda: check_features(loss, X),
+        "user_mean=True": lambda: check_prior(make(loss, user_mean=True).fit(X), X),
         "readout_exponent=0.3": lambda: check_readout(loss, X),
         "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path),
         'init="spectral"': lambda: check_spectral(loss, X),
@@ -327,6 +331,7 @@ def test_a_solver_does_what_it_is_asked_for_or_refuses(
         'device="cuda"': lambda: check_cuda(loss, X, **params),
         "half_life=90.0": lambda: check_half_life(loss, X, **params),
         "fit(item_features=...)": lambda: check_features(loss, X, **params),
+        "user_mean=True": lambda: check_prior(make(loss, user_mean=True, **params).fit(X), X),
         "readout_exponent=0.3": lambda: check_readout(loss, X, **params),
         "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path, **params),
         'init="spectral"': lambda: check_spectral(loss, X, **params),

@@ -14,7 +14,8 @@ import numpy as np
 
 from rgals.datasets.times import half_life_in
 from rgals.files.journal import Journal
-from rgals.losses import AUTO, LOSSES, Loss, get_loss
+from rgals.losses import AUTO, LOSSES, Degrees, Loss, get_loss
+from rgals.losses.fitted import wants_mean
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import rising
@@ -26,6 +27,7 @@ from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement, 
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ParameterError, warn
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
+from rgals.solvers.cuda import is_cuda
 from rgals.training.data import weigh
 from rgals.training.fit import DRAWS
 
@@ -85,7 +87,13 @@ def find(
         record = Journal(Path(journal), {**belongs, **weighed, **setting})
     train = prepared.splits[0].train
     train = Weighting.of(values, train).rows(train)
-    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
+    # As a fit with reg="auto" does it, by all users: their samples have shorter columns.
+    mean = wants_mean(Degrees.of(prepared.whole)) and not is_cuda(common.get("device", "cpu"))
+    fixed = {"user_mean": True} if mean else {}
+    spaces = {
+        name: make_space(one, train, {**fixed, **own_space(given, name, losses)})
+        for name, one in losses.items()
+    }
     rows: list[dict[str, Any]] = []
     found: list[tuple[Choice, list[Trial]]] = []  # of each loss, from its trials
     finished = True

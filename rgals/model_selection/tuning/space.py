@@ -15,7 +15,7 @@ from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
 OF_MODEL: tuple[str, ...] = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values")
-OF_MODEL += ("readout_exponent", "hard_negatives", "half_life")
+OF_MODEL += ("readout_exponent", "hard_negatives", "half_life", "user_mean")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _SIZES = tuple(64 << k for k in range(8))  # factors of K="auto", doubled while that pays

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from rgals.cli import compare as paper
-from rgals.cli import main
 from rgals.compare import METHODS, Effort, compare
 from rgals.datasets import Interactions, make_implicit, prepare_paper
 from rgals.datasets.paper import RECIPES
 
-FAST = ["--seeds", "1", "--max-trials", "0", "--time-limit", "60", "-q"]
+FAST = ["--seeds", "1", "--max-trials", "0", "--time-limit", "60"]
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "paper.py"
+spec = importlib.util.spec_from_file_location("benchmark_paper", SCRIPT)
+paper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(paper)
 
 
 def ratings():
@@ -37,7 +42,7 @@ def rows_of(text):
 def test_table_3_has_our_figures_beside_the_printed_ones(folder, capsys, monkeypatch):
     monkeypatch.setattr(paper, "METHODS", {"BPR": None, "WRMF": "wrmf_plain", "RG2": "rg2"})
     monkeypatch.setitem(paper._PRINTED, "MovieLens", ((0.3476, 0.2116), (0.4475, 0.2797), (0.4720, 0.2957)))
-    assert main(["paper", "table3", "--data-dir", str(folder), *FAST]) == 0
+    paper.main(["table3", "--data-dir", str(folder), *FAST])
     out = capsys.readouterr().out
     assert "ml-1m: NOT in the paper, prepared like its MovieLens" in out
     found = rows_of(out)
@@ -57,17 +62,20 @@ def test_table_3_has_our_figures_beside_the_printed_ones(folder, capsys, monkeyp
 
 @pytest.mark.few(0)
 def test_table_2_says_which_line_the_gap_follows(folder, capsys):
-    assert main(["paper", "table2", "--data-dir", str(folder), *FAST]) == 0
+    paper.main(["table2", "--data-dir", str(folder), *FAST])
     out = capsys.readouterr().out
     assert "linear, rho^T" in out and "sublinear, 1/sqrt(T)" in out and "RG2 by gradient" in out
     assert "R² of linear" in out
 
 
 def test_a_picture_needs_a_folder_and_data_their_file(folder, tmp_path, capsys):
-    assert main(["paper", "fig1", "--data-dir", str(folder)]) == 1
-    assert "rgals paper fig1 -o FOLDER" in capsys.readouterr().err
-    assert main(["paper", "table3", "--data", "steam", "--data-dir", str(tmp_path)]) == 1
-    assert "steam.npz" in capsys.readouterr().err
+    for asked, said in (
+        (["fig1", "--data-dir", str(folder)], "-o FOLDER"),
+        (["table3", "--data", "steam", "--data-dir", str(tmp_path)], "steam.npz"),
+    ):
+        with pytest.raises(SystemExit):
+            paper.main(asked)
+        assert said in capsys.readouterr().err
 
 
 def test_every_printed_figure_has_its_method():
