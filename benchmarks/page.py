@@ -130,7 +130,7 @@ def tables() -> dict[str, str]:
         "rg2,ials,rgx,wrmf",
         "--table",
     )
-    found, _, grid, *_ = printed("sgd_quality", "--tables")
+    found, _, plain, grid, *_ = printed("sgd_quality", "--tables")
     said = printed("losses", "--tables")
     start = printed("start", "--table", "--K", "64")
     of_losses = dict(zip(said[::2], said[1::2], strict=True))
@@ -158,6 +158,7 @@ def tables() -> dict[str, str]:
         "levers": printed("levers", "--table")[0],
         "sgd": found,
         "sgd grid": grid,
+        "sgd losses": plain,
         "start": start[0],
         "plain": "\n\n".join(start[2:]),
         "values": printed("values", "--table")[0],

@@ -25,7 +25,7 @@ TABLES = ("table2", "table3", "fig1")
 #: The paper's data set that one of `rgals.datasets.prepare_paper` is, or stands in for.
 SETS = {**dict.fromkeys(RECIPES, "MovieLens"), "amazon-electronics": "Electronics", "steam": "Steam"}
 SETS["simplewiki-links"] = "Wiki"
-#: The paper's name of a method and ours, None for what is not here (UIB and SML); the last two are the best.
+#: The paper's name of a method and ours, None where `compare` has none (UIB, SML); the last two are the best.
 METHODS: dict[str, str | None] = {"BPR": "bpr_dot", "BCE": "bce_dot", "SSM": "sampled_softmax"}
 METHODS |= {"Sparsemax": "sparsemax_dot", "UIB": None, "SML": None, "WRMF": "wrmf_plain", "SM": "softmax"}
 METHODS |= {"RG2": "rg2", "RGx": "rgx"}

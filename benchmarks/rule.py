@@ -411,12 +411,12 @@ def parts_table(path: Path = OUT) -> str:
         low = [f"{x} ({', '.join(m for m, t in plain.items() if t.get(x, 1) < 1)})" for x in names]
         counts = f"| {n or 'all'} | {users or 'all'} | {each or 'all'} | {K} | {max(map(len, values))} "
         told.append(f"{counts}| {' | '.join(cells)} | {', '.join(low) or 'none'} |")
-    what = "Where there is little: of every set the most popular items alone, and the users who have three\n"
-    what += (
-        "of them (`--items`), some users (`--users`), or at most so many items of each (`--rows`): median\n"
-    )
-    what += 'and least of the same. "To zero" is `user_mean=False`.'
-    return "\n".join([what, "", *told])
+    what = [
+        "Where there is little: of every set the most popular items alone, and the users who have three",
+        "of them (`--items`), some users (`--users`), or at most so many items of each (`--rows`): median",
+        'and least of the same. "To zero" is `user_mean=False`.',
+    ]
+    return "\n".join([*what, "", *told])
 
 
 # ---------------------------------------------------------------- the command

@@ -39,6 +39,7 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
 from rgals.sgd import SGDRanker
+from rgals.sgd import losses as sgd_losses
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 METRICS = ("ndcg@20", "recall@20")
@@ -183,13 +184,35 @@ def regret(points: list[list[float]], default: list[int]) -> tuple[float, float,
     return best, reached, 1 - reached / best
 
 
+def print_losses(rows: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Every loss by its defaults, on the sets that all were measured on."""
+    sets = [name for name in SMALLEST if all((name, loss) in rows for loss in sgd_losses.LOSSES)]
+    if not sets:
+        return
+    print(f"| loss | score | {' | '.join(sets)} | CPU s |\n{'|' + '---|' * (3 + len(sets))}")
+
+    own = {loss: [rows[name, loss] for name in sets] for loss in sgd_losses.LOSSES}
+
+    def entry(label: str, score: str, rows: list[dict[str, Any]], key: str, cpu: str) -> tuple:
+        return label, score, [row[key] for row in rows], sum(row.get(cpu, 0.0) for row in rows)
+
+    table = [entry(f"`{loss}`", of[0]["taken"]["score"], of, "ndcg", "cpu") for loss, of in own.items()]
+    first = own[LOSSES[0]]
+    table.append(entry("*popularity*", "", first, "popularity", ""))
+    table.append(entry("*`RGALS()`*", "", first, "als", "als_cpu"))
+    for label, score, figures, seconds in sorted(table, key=lambda one: -float(np.mean(np.log(one[2])))):
+        cells = " | ".join(f"{x:.4f}" for x in figures)
+        print(f"| {label} | {score} | {cells} | {seconds:.1f} |")
+    print()
+
+
 def print_tables(args: argparse.Namespace) -> None:
     """What is recorded."""
     rows = lines(args.out)
     defaults = [row for row in rows if row["kind"] == "default"]
     print("| set | loss | K | popularity | default | times | RGALS() | CPU s | of RGALS() | ratio |")
     print("|" + "---|" * 10)
-    for row in defaults:
+    for row in (row for row in defaults if row["loss"] in LOSSES):
         print(
             f"| {row['set']} | {row['loss']} | {row['K']} | {row['popularity']:.4f} | {row['ndcg']:.4f} "
             f"| {row['ndcg'] / row['popularity']:.2f} | {row['als']:.4f} | {row['cpu']} | {row['als_cpu']} "
@@ -197,6 +220,7 @@ def print_tables(args: argparse.Namespace) -> None:
         )
     below = [(row["set"], row["loss"], row["K"]) for row in defaults if row["ndcg"] < row["popularity"]]
     print(f"\n{len(defaults)} fits, below popularity: {below or 'none'}\n")
+    print_losses({(row["set"], row["loss"]): row for row in defaults if row["K"] == 64})
     print("| set | loss | K | fits | best: temperature, lr, epochs | default | best | default | regret |")
     print("|" + "---|" * 9)
     lost = []
@@ -257,6 +281,11 @@ def measure_tuned(args: argparse.Namespace) -> None:
             print(json.dumps({**result, "test": figures}))
 
 
+def names(text: str) -> list[str]:
+    """Losses separated by commas."""
+    return list(sgd_losses.LOSSES) if text == "all" else text.split(",")
+
+
 def numbers(text: str) -> list[float]:
     """Numbers separated by commas."""
     return [float(part) for part in text.split(",")]
@@ -273,7 +302,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None)
     for kind in ("defaults", "grid", "tables"):
         parser.add_argument(f"--{kind}", action="store_true")
-    parser.add_argument("--losses", type=lambda text: text.split(","), default=LOSSES)
+    parser.add_argument("--losses", type=names, default=LOSSES, help="names, or all")
     parser.add_argument("--K", type=int, default=64)
     parser.add_argument("--temperatures", type=numbers, default=TEMPERATURES)
     parser.add_argument("--rates", type=numbers, default=RATES)

@@ -26,13 +26,15 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         n_epochs        20                      500 M / n, 8 to 20      20
         lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
         n_negatives                             25                      5
-        temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of fewer than 700 items (dot: 1)
+        temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of fewer than 700 items (dot: 1);
+                        sparsemax: 15 sqrt(n)
     """
     loss = get_loss(model.loss)
     score = model.score
     if score == AUTO:
-        # Bounded scores do not suit losses that compare a score with a number instead of with other scores.
-        # Of one factor nothing but the sign would be left, which no gradient changes.
+        # Bounded scores do not suit losses that compare them with a number; divided by a temperature they are
+        # the better ones even for binary cross-entropy and lists, by up to 90 % on amazon-health-10core. Of
+        # one factor nothing but the sign would be left, which no gradient changes.
         score = "dot" if model.K == 1 else getattr(loss, "score", "cosine")
     users = max(degrees.filled[0], 1)
     # Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. 100
@@ -53,6 +55,8 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         return {**found, "temperature": 1.0, "lr": 0.03 if loss.kind == "full" else 0.01}
     if getattr(loss, "raw_scores", False):
         return {**found, "temperature": 1.0}
+    if (warmth := getattr(loss, "warmth", None)) is not None:
+        return {**found, "temperature": warmth * float(np.sqrt(max(degrees.nnz, 1) / users))}
     # The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to
     # be warm. A search of ten fits on each of ten sets (K=64, benchmarks/quality_results.jsonl) found .14 to
     # .35 where reg is .09 to .46, and a line fitted without the sets of one source meets theirs within 26 %.

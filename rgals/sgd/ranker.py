@@ -65,12 +65,12 @@ class SGDRanker(Trained, BaseEstimator):
         ``"bpr"``, ``"bce"``, ``"bsl"``, ``"sampled_talos"`` and others. Of lists: ``"lambda_rank"``,
         ``"list_ndcg"`` and others. The table `rgals.sgd.losses.LOSSES` has all names.
     score : {"auto", "cosine", "dot"}, default="auto"
-        "auto" is the ``score`` of the loss: "dot" for those of absolute scores (``"rg2"``, ``"bce"``, ...)
-        and of lists, else "cosine". With one factor, whose cosines are its signs, it is "dot".
+        "auto" is the ``score`` of the loss: "dot" for those that compare scores with a number (``"rg2"``,
+        ``"mse"``, ...), else "cosine". With one factor, whose cosines are its signs, it is "dot".
     temperature : float > 0 or "auto", default="auto"
-        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine, 1 for dot; losses
-        that have temperatures or margins of their own (``raw_scores``) take 1 alone. What
-        "auto" stands for, here and below, follows from the matrix, K and the loss
+        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine (``"sparsemax"``:
+        30 to 150), 1 for dot; losses that have temperatures or margins of their own (``raw_scores``) take 1
+        alone. What "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
     encoder : {"mf", "lightgcn"}, default="mf"
         What is scored: the factors themselves, or the mean of them and of their propagations over the graph

@@ -2,7 +2,8 @@
 
 The regularisation of a side is ``sum_r ridge_r |q_r - F_r W|^2 + reg |W|^2``, with its features F (rows x
 features). Given the factors, W is a ridge regression; given W, every row has ``ridge_r F_r W`` more on the
-right of its system. Either is the exact minimiser, so that the objective never rises.
+right of its system. Either is the exact minimiser, so that the objective never rises. With one feature that
+all rows have alike, W is their mean, which is what ``user_mean`` pulls to.
 """
 
 from dataclasses import dataclass, field, replace

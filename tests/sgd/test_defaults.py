@@ -158,6 +158,31 @@ def test_defaults_rank_above_popularity(shape, loss):
     assert evaluate(model, train, hidden, "ndcg@10")["ndcg@10"] > 1.1 * floor > 0
 
 
+#: Where plain defaults, over dot products, ranked below popularity or little above.
+WARM = "bce", "sparsemax", "full_bpr", "full_lambda_rank", "list_ap", "list_ndcg", "list_nrbp", "lambda_rank"
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("loss", WARM)
+def test_losses_that_compare_scores_with_each_other_rank_well_over_cosines(loss):
+    X = make_implicit(400, 300, mean_interactions=15, n_clusters=10, noise=0.1, random_state=1).matrix
+    train, hidden = split_interactions(X, (0.8, 0.2), random_state=0)
+    popular = np.ones((400, 1)), as_csr(train).col_counts[:, None].astype(float)
+    model = SGDRanker(loss=loss, random_state=0).fit(train)
+    assert model.params_["score"] == "cosine"
+    found, floor = (evaluate(m, train, hidden, "ndcg@10")["ndcg@10"] for m in (model, popular))
+    assert found > 1.5 * floor > 0
+
+
+def test_sparsemax_is_as_warm_as_its_users_have_positives():
+    """Its probabilities are differences of scores, a share of each positive at best."""
+    for n in (4, 16):
+        X = np.zeros((50, 80), np.float32)
+        X[:, :n] = 1
+        taken = SGDRanker(K=3, loss="sparsemax", n_epochs=1, random_state=0).fit(X).params_
+        assert (taken["score"], taken["temperature"]) == ("cosine", 15 * n**0.5)
+
+
 class WithoutPredict(SGDRanker):
     """`SGDRanker.predict` takes users and items, not a matrix: there is no fold-in by SGD."""
 

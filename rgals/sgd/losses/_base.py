@@ -109,6 +109,8 @@ class _Loss(Declared, BaseEstimator, ABC):
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
+    #: Of cosines, by the rule: temperature over the root of a user's positives; None: that of softmax.
+    warmth: ClassVar[float | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Attributes of the bases may stand beside them: ``class Own(Sampled, score="dot")``."""
@@ -175,7 +177,7 @@ class Sampled(_Loss):
         raise NotImplementedError(f"{type(self).__name__}.refresh asks for estimates: write `estimate`, too")
 
 
-class List(_Loss, score="dot"):
+class List(_Loss):
     """Base of the losses of one user's positives and sampled negatives together.
 
     ``value_and_grad(scores, indptr, n_positives, weights)`` takes B lists one after the other: scores (T,),

@@ -273,7 +273,8 @@ class LambdaLoss(_Pairwise):
     times ``1 / (1 - 1/log2(1 + max(r_i, r_j)))`` where that maximum is above K.
 
     SL@K, Eqs. 2.3 to 2.5. Its public code takes ``1/log2(1 + |d|)`` and ``1 / (1 - 1/max)`` with one negative
-    for a positive: ``published=True``.
+    for a positive: ``published=True``. Those rank far better: over the catalogue of ml-100k NDCG@20 is .324
+    with them and .227 with the printed ones, .358 over cosines; published is .347 (``benchmarks/losses.py``).
     """
 
     k: int | None = parameter(None, "int > 0, optional", "None for the whole list.")
@@ -291,7 +292,7 @@ class LambdaLoss(_Pairwise):
         return weight / np.where(beyond, 1 - (1 / lower if self.published else _discount(lower)), 1)
 
 
-class _OnCatalogue(Full, score="dot"):
+class _OnCatalogue(Full):
     """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:

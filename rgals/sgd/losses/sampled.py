@@ -172,7 +172,7 @@ class BPR(Sampled):
         return value.sum(axis=1, dtype=np.float64), -dneg.sum(axis=1), dneg
 
 
-class BCE(Sampled, score="dot"):
+class BCE(Sampled):
     """Binary cross-entropy of the positive and its negatives.
 
     ``l = -log sigmoid(o_+) - sum_j log(1 - sigmoid(o_j))``

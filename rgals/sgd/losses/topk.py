@@ -127,7 +127,7 @@ class SampledTalos(_Thresholds, raw_scores=True):
         return value, dpos, dneg, quantile_gradient(pos, neg, rows, self.k)
 
 
-class SampledAATP(_Thresholds, raw_scores=True):
+class SampledAATP(_Thresholds, raw_scores=True, score="dot"):
     """Accuracy at the top: hinges of positives and negatives on a learned threshold.
 
     ``l = [1 + beta_u - s_+]_+ + mean_j [1 + s_j - beta_u]_+``
@@ -190,7 +190,7 @@ class Talos(FullThresholds, raw_scores=True):
         return value, grad
 
 
-class AATP(FullThresholds, raw_scores=True):
+class AATP(FullThresholds, raw_scores=True, score="dot"):
     """`SampledAATP` over the catalogue, with the exact threshold at every step.
 
     ``L_x = sum_{y in I_x} v_xy ( [1 + beta_x - s_xy]_+ + mean_{j not in I_x} [1 + s_xj - beta_x]_+ )``
