@@ -240,7 +240,7 @@ class RGALS(
             else:
                 if task.store is not None:
                     parts = task.matrix, task.held_out
-                    task.store.description = fit.describe_fit(self, loss, solver, init, *parts)
+                    task.store.description = fit.describe_fit(self, loss, solver, init, *parts, task.priors)
                 began = time.perf_counter()
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.

@@ -207,7 +207,7 @@ class DaskRGALS(RGALS):
         problem: Any = ClusterProblem(graphs, self, shards, weighting, dtype)
         scale = readout_scale(problem.degrees, float(self.readout_exponent), dtype)
         if store is not None:
-            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)
+            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None, (None, None))
             store.description = {"n_blocks": len(shards.users), **description}
         spread = self.K**-0.5 if self.init_scale is None else self.init_scale
         steps = ClusterALS(problem, problem.start(np.random.default_rng(seed), spread), scale)

@@ -167,9 +167,13 @@ class ALS:
             found[f"{side}_factors"], basis = self.backend.state(factors)
             if basis is not None:
                 found[f"{side}_basis"] = basis
+        if (prior := self._item_side.prior) is not None:  # the weights of users follow from their factors
+            found |= {f"item_{name}": array for name, array in prior.state().items()}
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state`."""
         self._users = self.backend.upload(state["user_factors"], state.get("user_basis"))
         self._items = self.backend.upload(state["item_factors"], state.get("item_basis"))
+        if (prior := self._item_side.prior) is not None:
+            prior.restore(state.get("item_weights"), state.get("item_moments"))

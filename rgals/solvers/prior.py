@@ -16,7 +16,8 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, cg
 
 from rgals.kernels.queue import spread
-from rgals.runtime.errors import NumericalError
+from rgals.matrix.digest import short_digest
+from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.lazy import cached_property
 
 DIRECT = 4096  # features up to which the normal equations are factored: 128 MB
@@ -92,6 +93,22 @@ class Prior:
         else:
             self.weights = self._iterate(right)
         self._moments = right
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the last regression found, to the bit."""
+        assert self.weights is not None and self._moments is not None
+        return {"weights": self.weights, "moments": self._moments}
+
+    def restore(self, weights: np.ndarray | None, moments: np.ndarray | None) -> None:
+        """Go on from a `state`."""
+        if any(array is None or len(array) != self.features.shape[1] for array in (weights, moments)):
+            raise ModelFileError("the checkpoint has no weights of the features")
+        self.weights, self._moments = weights, moments
+
+    def digest(self) -> str:
+        """Of the features."""
+        features = self.features
+        return short_digest(np.array(features.shape), features.indptr, features.indices, features.data)
 
     def turn(self, change: np.ndarray | None) -> None:
         """Follow the factors, which are ``factors @ change`` now: no regression is needed for that."""

@@ -40,7 +40,9 @@ DRAWS = 6
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
 _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
 _SHOWN = "item_factors", "user_factors"  # these where users have a prior, whose weights follow from them
-CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, {"user_basis": _BASIS, "item_basis": _BASIS})
+_PRIOR = ArraySpec(("f8",), ("n_features", "K"), required=False)
+_MORE = {"user_basis": _BASIS, "item_basis": _BASIS, "item_weights": _PRIOR, "item_moments": _PRIOR}
+CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, _MORE)
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
@@ -171,7 +173,6 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
             yield name, svd, "solver='svd' knows no features; leave them out"
             yield name, cuda, "features are taken on device='cpu' only"
             yield name, model.reg == 0, "features act by the regularisation; set reg > 0"
-            yield "checkpoint", stored, f"fits with {name} write no checkpoints; leave it None"
 
 
 def _of_stores(model: Any, init: str) -> _Conflicts:
@@ -236,15 +237,18 @@ def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
 
 
 def describe_fit(
-    model: Any, loss: Loss, solver: str, init: str, matrix: CSR, held_out: CSR | None
+    model: Any, loss: Loss, solver: str, init: str, matrix: CSR, held_out: CSR | None, priors: Priors
 ) -> dict[str, Any]:
     """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+    given = zip(("user_features", "item_features"), priors, strict=True)
     hard = read_hard_negatives(model.hard_negatives)
     begins = stages(model, hard)[0]
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         **({} if init == WARM else {"start": init}),
         **({} if model.user_mean in (AUTO, False) else {"user_mean": True}),
+        **{name: prior.digest() for name, prior in given if prior is not None and not prior.mean},
+        **({"feature_reg": plain(model.feature_reg)} if any(priors) else {}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
         # When they begin depends on whether n_iter is "auto".

@@ -7,16 +7,27 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
-from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
+from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
-from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError, ShapeError
+from rgals.runtime.errors import (
+    CheckpointError,
+    InputError,
+    InputTypeError,
+    ModelFileError,
+    NumericalError,
+    ParameterError,
+    ShapeError,
+)
 from rgals.sgd import SGDRanker
 from rgals.solvers import prior as prior_module
 from rgals.solvers.prior import Prior
+from rgals.training.fit import CHECKPOINT
 
 COLD_USER, COLD_ITEM = 5, 3
 LOSSES = [RG2(), RGX(), WRMF(), IALS(), WRMF(dislikes=True)]
@@ -191,8 +202,6 @@ def test_what_does_not_go_with_features_is_refused(X, features, tmp_path):
         RGALS(K=2, solver="svd", loss=RG2(alpha=0)).fit(X, item_features=items)
     with pytest.raises(ParameterError, match="reg > 0"):
         RGALS(K=2, reg=0.0).fit(X, item_features=items)
-    with pytest.raises(ParameterError, match="checkpoint"):
-        RGALS(K=2).fit(X, item_features=items, checkpoint=tmp_path)
     with pytest.raises(ParameterError, match="feature_reg"):
         RGALS(K=2, feature_reg=0.0).fit(X, item_features=items)
     with pytest.raises(ShapeError, match="one for each of 35 items"):
@@ -203,6 +212,43 @@ def test_what_does_not_go_with_features_is_refused(X, features, tmp_path):
         SGDRanker(K=2).fit(X, item_features=items)
     with pytest.raises(ParameterError, match="the fit had none"):
         RGALS(K=2).fit(X).partial_fit(X, item_features=items)
+
+
+@pytest.mark.parametrize(
+    "sides", [("item_features",), ("user_features",), ("item_features", "user_features")]
+)
+@pytest.mark.parametrize(
+    "how", [{}, {"early_stopping": True, "patience": 3}, {"loss": "rgx", "dtype": "float64"}]
+)
+def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, X, features, tmp_path):
+    told = {name: features[name] for name in sides}
+    model = RGALS(K=6, reg=0.1, n_iter=6, random_state=0).set_params(**how)
+    whole = clone(model).fit(X, **told)
+
+    def interrupt(now):
+        if now.iteration == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
+    for other, what in ((sides[0], features[sides[0]] * 2.0), (sides[0], None)):
+        with pytest.raises(CheckpointError, match=f"{other} is |X is "):
+            clone(model).fit(X, **{**told, other: what}, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="feature_reg is 9"):
+        clone(model).set_params(feature_reg=9).fit(X, **told, checkpoint=tmp_path)
+    assert clone(model).fit(X, **told, checkpoint=tmp_path).fingerprint() == whole.fingerprint()
+    other = clone(model).fit(X, **{**told, sides[0]: features[sides[0]] * 2.0})
+    assert other.fingerprint() != whole.fingerprint(), "the features count"
+
+
+def test_a_checkpoint_without_the_weights_of_its_features_is_damaged(X, features, tmp_path):
+    fit = RGALS(K=2, n_iter=2, random_state=0).fit
+    fit(X, item_features=features["item_features"], checkpoint=tmp_path)
+    path = tmp_path / Checkpoint.name
+    arrays, meta = load_npz(path, expected=CHECKPOINT)
+    save_npz(path, {k: v for k, v in arrays.items() if k != "item_weights"}, meta, spec=CHECKPOINT)
+    with pytest.raises(ModelFileError, match="no weights of the features"):
+        fit(X, item_features=features["item_features"], checkpoint=tmp_path)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:4], ids=lambda loss: loss.name)
