@@ -497,8 +497,9 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
         ),
         (
             "an adversary, or a partial AUC, is at hand",
-            "nothing of it: SL",
-            f"sparse: AdvInfoNCE {n('H AdvInfoNCE')}, LLPAUC {n('H LLPAUC')}, SL {n('H SL')}",
+            "SL; LLPAUC where its two shares may be searched",
+            f"sparse: AdvInfoNCE {n('H AdvInfoNCE')}, SL {n('H SL')}, LLPAUC {n('H LLPAUC, ascending')}, "
+            f"descending {n('H LLPAUC')}; Electronics {n('E LLPAUC, ascending', 'E SL')} of SL",
         ),
         (
             "a smooth rank is tempting",

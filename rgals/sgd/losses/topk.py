@@ -285,7 +285,8 @@ class LLPAUC(Sampled, raw_scores=True):
     scores, a, b, s2, ta and tb go down, s1 and g up.
 
     SL@K, appendix F.4, and Talos, section 2.4. The public code of SL@K takes all scalars *down* and holds g
-    in ``[max(-a, b - 1), 1]``: ``ascend=False``. That of Talos ascends: their figures are of two algorithms.
+    in ``[max(-a, b - 1), 1]``: ``ascend=False``. That of Talos ascends, which ranks better: NDCG@20 .129 on
+    amazon-health-10core and .051 on -electronics-10core, downwards .125 and .034; SL@K prints .122 and .050.
     """
 
     alpha: float = parameter(0.7, "float in (0, 1]", "Share of the positives.")
