@@ -541,7 +541,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     figure, panels = plt.subplots(len(names), 1, figsize=(8, 5 * len(names)), squeeze=False)
     colours = plt.get_cmap("tab20").colors + plt.get_cmap("Dark2").colors
     figure.subplots_adjust(hspace=0.3)
-    labels = dict.fromkeys(label for name in names for label in groups(rows, name))
+    labels = dict.fromkeys(x for name in names for x in groups(rows, name) if "negatives" not in x)
     colour_of = {label: colours[k % len(colours)] for k, label in enumerate(labels)}
     for name, axes in zip(names, panels[:, 0], strict=True):
         lines = [group[0] for label, group in groups(rows, name).items() if "negatives" not in label]
