@@ -2,26 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from rgals.runtime.errors import (
-    CheckpointError,
-    DeviceError,
-    DeviceMemoryError,
-    DownloadError,
-    FileFormatError,
-    ForkError,
-    InputError,
-    InputTypeError,
-    InsufficientMemoryError,
-    MissingDependencyError,
-    ModelFileError,
-    NumericalError,
-    ParameterError,
-    PrecisionWarning,
-    RgalsError,
-    ShapeError,
-    UnknownIdError,
-    ValuesWarning,
-)
+from rgals.runtime import errors as _errors
+from rgals.runtime.errors import *  # noqa: F403
 from rgals.runtime.lazy import later
 from rgals.runtime.version import __version__
 
@@ -35,38 +17,9 @@ if TYPE_CHECKING:
     from rgals.training.checkpoint import Checkpoint
     from rgals.warm import warmup
 
-__all__ = [
-    "IALS",
-    "RG2",
-    "RGALS",
-    "RGALSCV",
-    "RGX",
-    "WRMF",
-    "Checkpoint",
-    "CheckpointError",
-    "DeviceError",
-    "DeviceMemoryError",
-    "DownloadError",
-    "FileFormatError",
-    "ForkError",
-    "HardNegatives",
-    "InputError",
-    "InputTypeError",
-    "InsufficientMemoryError",
-    "MissingDependencyError",
-    "ModelFileError",
-    "NumericalError",
-    "ParameterError",
-    "Positions",
-    "PrecisionWarning",
-    "RgalsError",
-    "ShapeError",
-    "UnknownIdError",
-    "ValuesWarning",
-    "__version__",
-    "plots",
-    "warmup",
-]
+__all__ = ["IALS", "RG2", "RGALS", "RGALSCV", "RGX", "WRMF", "Checkpoint", "HardNegatives", "Positions"]
+__all__ += ["__version__", "plots", "warmup"]
+__all__ += _errors.__all__
 
 __getattr__, __dir__ = later(
     __name__,

@@ -24,6 +24,9 @@ _documented = documented(
     "from scipy.sparse import csr_array",
 )
 
+__all__ = ["ndcg", "mrr", "average_precision", "capped_average_precision", "recall", "capped_recall"]
+__all__ += ["dislike_rate", "precision", "f1", "hit_rate", "rbp", "nrbp", "auc", "partial_auc"]
+
 
 def _over_ideal(hits: np.ndarray, n_truth: np.ndarray, k: int, discount: Callable) -> np.ndarray:
     """Discounted hits over their largest possible sum, that of ``min(k, T)`` hits at the top."""

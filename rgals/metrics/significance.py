@@ -13,6 +13,9 @@ from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
 _CHUNK = 1 << 22  # random numbers drawn at once
 
+__all__ = ["Comparison", "bootstrap_interval", "compare", "effect_size", "holm", "paired_test"]
+__all__ += ["standard_error"]
+
 
 def _as_values(name: str, values: Any) -> np.ndarray:
     advice = '; figures, users = evaluate(..., per_user=True) has them as figures["ndcg@10"]'

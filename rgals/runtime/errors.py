@@ -3,6 +3,11 @@
 import sys
 import warnings
 
+__all__ = ["RgalsError", "InputError", "InputTypeError", "ParameterError", "ShapeError", "UnknownIdError"]
+__all__ += ["FileFormatError", "ModelFileError", "CheckpointError", "InsufficientMemoryError", "ForkError"]
+__all__ += ["NumericalError", "MissingDependencyError", "DeviceError", "DeviceMemoryError", "DownloadError"]
+__all__ += ["ValuesWarning", "PrecisionWarning"]
+
 
 class RgalsError(Exception):
     """Base class of every error that rgals raises on purpose."""

@@ -16,7 +16,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.threads import n_threads
-from rgals.sgd.graph import LightGCN, SideGradient
+from rgals.sgd.graph import ENCODERS, Gradients
 from rgals.sgd.losses import Softmax, get_loss
 from rgals.sgd.losses._base import Rows, checked
 from rgals.sgd.optimizers import Kept, SideState, get_optimizer, get_schedule
@@ -31,8 +31,6 @@ _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 #: Default batch size by the kind of a loss: users, or interactions.
 BATCH = {"full": 256, "sampled": 4096, "list": 64}
-#: With respect to the effective rows of users, and of items.
-Gradients = tuple[SideGradient, SideGradient]
 #: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
 Scored = tuple[np.ndarray, SideState, np.ndarray]
 
@@ -72,13 +70,12 @@ class Epochs:
             how |= {"shared": model.shared_negatives, "for_lists": loss.kind == "list"}
             self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
         optimizer = get_optimizer(model.optimizer, model.momentum)
-        self.encoder, self.adversaries = None, []  # the latter: a second pair of factors
+        encoder, self.adversaries = ENCODERS[model.encoder], []  # the latter: a second pair of factors
         self.n_threads = n_threads(model.n_jobs)  # results do not depend on them
-        cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
         side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
-        self.users, self.items = (side(param, cosine and not graph) for param in start)
-        if graph:
-            self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers)
+        cosine = model.score == "cosine" and encoder is None
+        self.users, self.items = (side(param, cosine) for param in start)
+        self.encoder = encoder and encoder(X, (self.users, self.items), model)
         if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
             rng = np.random.default_rng([seed, 3])
             drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
@@ -173,7 +170,7 @@ class Epochs:
 
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
-        # Of a batch before its step, without ridges and weight decay.
+        # Of a batch before its step, with the term of an encoder, without ridges and weight decay.
         source = self.loss.refresh(epoch) if hasattr(self.loss, "refresh") else None
         if source is not None:
             self._refresh(epoch, check_choice("refresh", source, ("exact", "sampled")))
@@ -183,15 +180,19 @@ class Epochs:
         total = weight = 0.0
         for number, (start, key) in enumerate(zip(starts, self._keys(epoch, 1, len(starts)), strict=True)):
             batch = self._batch(order[start : start + self.batch_size], key, epoch)
+            if self.encoder is not None:
+                self.encoder.encode(key)
             values, gradients = self._gradients(batch)
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
                 what = f"the loss of user {batch.users[bad[0]]} became {values[bad[0]]} in batch {number}"
                 raise NumericalError(f"{what}: training diverged")
             progress = (epoch + number / len(starts)) / self.model.n_epochs
-            self._step(batch, gradients, self.model.lr * self.schedule(min(progress, 1.0)))
-            total += float(values.sum())
+            lr = self.model.lr * self.schedule(min(progress, 1.0))
+            total += float(values.sum()) + self._step(batch, gradients, lr)
             weight += batch.weight
+        if self.encoder is not None:
+            self.encoder.encode()
         return total / weight if weight else 0.0
 
     def _keys(self, epoch: int, purpose: int, n: int) -> np.ndarray:
@@ -217,8 +218,9 @@ class Epochs:
             return self.shared_gradient(batch) if self.sampler.shared else self.sampled_gradient(batch)
         return self.list_gradient(batch) if self.loss.kind == "list" else self.full_gradient(batch)
 
-    def _step(self, batch: Batch, gradients: Gradients, lr: float) -> None:
-        weight, held = batch.weight, batch.users
+    def _step(self, batch: Batch, gradients: Gradients, lr: float) -> float:
+        """Update the factors; the value of the encoder's own term."""
+        weight, held, value = batch.weight, batch.users, 0.0
         if batch.against:
             for side, (ids, grad) in zip(self.adversaries, gradients, strict=True):
                 side.step(grad, self.loss.adversary.lr, ids, grad_scale=-1.0 / weight)
@@ -231,13 +233,14 @@ class Epochs:
                 ridges = (own, 2.0 / weight), (self._ridge[1], 2.0 / self._total)
                 both = [{**both[0], "ridge": ridge, "ridge_scale": scale} for ridge, scale in ridges]
             if self.encoder is not None:
-                gradients = self.encoder.chain(*gradients)
+                items = batch.positives if batch.block is None else batch.block.indices
+                value, (of_users, of_items) = self.encoder.chain(gradients, [held, items], weight)
+                gradients = (None, of_users), (None, of_items)
             for side, (ids, grad), how in zip((self.users, self.items), gradients, both, strict=True):
                 side.step(grad, lr, ids, **how)
-            if self.encoder is not None:
-                self.encoder.encode()
         if batch.rows is not None:  # the state has received its gradients
             self.kept.step(batch.rows.state, held, lr, weight)
+        return value
 
     # Losses over the whole catalogue: three matrix products per block of users.
     def full_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:

@@ -1,16 +1,24 @@
-"""LightGCN: a factor is scored as the mean of what the graph of interactions makes of it, layer by layer."""
+"""What the graph of interactions makes of the factors: encoders of a fit by gradient descent."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
 from rgals.matrix.csr import CSR
+from rgals.sgd.losses._base import row_softmax
 from rgals.sgd.optimizers import SideState
 
 #: Ids (None: all rows) and gradients.
 SideGradient = tuple[np.ndarray | None, np.ndarray]
-#: What `SGDRanker` scores: its factors, or their propagations.
-ENCODERS = ("mf", "lightgcn")
+#: With respect to the effective rows of users, and of items.
+Gradients = tuple[SideGradient, SideGradient]
+#: Of users, and of items.
+Sides = list[np.ndarray]
+_ROWS = 256  # rows that are contrasted at once
+_NOISE, _TEMPERATURE = 0.1, 0.1  # of XSimGCL
 
 
 class LightGCN:
@@ -20,51 +28,119 @@ class LightGCN:
     He et al. (2020). The effective rows of the sides are those of E, of unit length for cosine.
     """
 
-    def __init__(self, X: CSR, sides: tuple[SideState, SideState], cosine: bool, n_layers: int) -> None:
-        self.sides, self.cosine, self.n_layers, self.n_threads = sides, cosine, n_layers, sides[0].n_threads
+    def __init__(self, X: CSR, sides: tuple[SideState, SideState], model: Any) -> None:
+        self.sides, self.n_threads = sides, sides[0].n_threads
+        self.cosine, self.n_layers, self.contrast = model.score == "cosine", model.n_layers, model.contrast
         halves, dtype = (X, X.transpose()), sides[0].param.dtype
         self._edges = [(half.indptr.copy(), half.indices.copy()) for half in halves]
         self._roots = [(np.maximum(half.row_counts, 1) ** -0.5).astype(dtype) for half in halves]
         self.encode()
 
-    def propagate(self, users: np.ndarray, items: np.ndarray) -> list[np.ndarray]:
-        """The mean of vectors (M, K), (N, K) of all users and items and of their L propagations."""
-        layer, found = [users, items], [users.copy(), items.copy()]
-        for _ in range(self.n_layers):
-            layer = [self._neighbours(side, layer[1 - side]) for side in (0, 1)]
+    def mean(self, vectors: Sides, n: int, noise: Any = None) -> Sides:
+        """The mean of vectors (M, K), (N, K) of all users and items and of their n propagations."""
+        layer, found = vectors, [part.copy() for part in vectors]
+        for _ in range(n):
+            layer = self.propagate(layer, noise)
             for total, part in zip(found, layer, strict=True):
                 total += part
         for total in found:
-            total /= self.n_layers + 1
+            total /= n + 1
         return found
 
-    def _neighbours(self, side: int, vectors: np.ndarray) -> np.ndarray:
-        """Sum over the neighbours of each row of a side, over the roots of both degrees."""
-        out = np.empty((len(self._roots[side]), vectors.shape[1]), vectors.dtype)
-        given = *self._edges[side], self._roots[1 - side], 1, vectors
-        spread(kernel.group_sum, len(out), self.n_threads, *given, out)
-        out *= self._roots[side][:, None]
-        return out
+    def propagate(self, vectors: Sides, noise: Any = None) -> Sides:
+        """Of every row the sum over its neighbours, over the roots of both degrees."""
+        found = []
+        for side, roots in enumerate(self._roots):
+            out = np.empty((len(roots), vectors[1 - side].shape[1]), vectors[1 - side].dtype)
+            given = *self._edges[side], self._roots[1 - side], 1, vectors[1 - side]
+            spread(kernel.group_sum, len(out), self.n_threads, *given, out)
+            out *= roots[:, None]
+            found.append(out if noise is None else _perturbed(out, noise))
+        return found
 
-    def encode(self) -> None:
+    def layers(self, key: Any) -> Sides:
+        """What is scored, from the factors as they are; ``key`` decides on noise, None is without."""
+        return self.mean([side.param for side in self.sides], self.n_layers)
+
+    def encode(self, key: Any = None) -> None:
         """Bring the effective rows up to date after the factors have changed."""
-        means = self.propagate(*(side.param for side in self.sides))
-        for side, mean in zip(self.sides, means, strict=True):
+        for side, mean in zip(self.sides, self.layers(key), strict=True):
             if self.cosine:
                 spread(kernel.normalise, len(mean), self.n_threads, mean, mean, side.inverse_norm)
             side.effective = mean
 
-    def chain(self, users: SideGradient, items: SideGradient) -> tuple[SideGradient, SideGradient]:
-        """Gradients of all factors, from those of effective rows of either side."""
-        # A is symmetric: the same sum takes gradients of E back to E0.
-        whole = []
-        for side, (ids, grad) in zip(self.sides, (users, items), strict=True):
+    def unscaled(self, gradients: Sequence[SideGradient]) -> Sides:
+        """Of all rows, gradients with respect to what `layers` returns."""
+        found = []
+        for side, (ids, grad) in zip(self.sides, gradients, strict=True):
             which = slice(None) if ids is None else ids
             if self.cosine:
-                rows = side.effective[which]
-                along = np.einsum("rk,rk->r", grad, rows)[:, None]
-                grad = (grad - along * rows) * side.inverse_norm[which][:, None]
-            whole.append(np.zeros_like(side.param))
-            whole[-1][which] = grad
-        of_users, of_items = self.propagate(*whole)
-        return (None, of_users), (None, of_items)
+                grad = _tangent(grad, side.effective[which]) * side.inverse_norm[which][:, None]
+            found.append(np.zeros_like(side.param))
+            found[-1][which] = grad
+        return found
+
+    def chain(self, gradients: Gradients, batch: Sides, weight: float) -> tuple[float, Sides]:
+        """Its own term for users and items, times ``weight``, and gradients of all factors, with its own."""
+        # A is symmetric: the same sum takes gradients of E back to E0.
+        return 0.0, self.mean(self.unscaled(gradients), self.n_layers)
+
+
+class XSimGCL(LightGCN):
+    """``E = (1 / L) sum_l H_l``, ``H_l = A H_(l-1) + noise``, ``H_0 = E0``, and a contrastive term.
+
+    The noise of a step is ``0.1 sign(A H) u``, u >= 0 of unit length, a constant for the gradient; what is
+    scored between epochs has none. To the mean loss comes ``contrast`` times the mean of
+    ``-log softmax_j(cos(e_i, h_j) / 0.1)_i``, e rows of E, h of H_1, over the distinct users of a batch, and
+    over its distinct items. Yu et al. (2024), with the numbers of SL@K.
+    """
+
+    def layers(self, key: Any) -> Sides:  # noqa: D102 - as its base has it
+        noise = None if key is None else np.random.default_rng([key, 1])
+        self.first = self.propagate([side.param for side in self.sides], noise)
+        return self.mean(self.first, self.n_layers - 1, noise)
+
+    def chain(  # noqa: D102 - as its base has it
+        self, gradients: Gradients, batch: Sides, weight: float
+    ) -> tuple[float, Sides]:
+        value, scale, pairs, first = 0.0, self.contrast * weight, [], [np.zeros_like(h) for h in self.first]
+        for side, h, grad, ids in zip(self.sides, self.first, first, batch, strict=True):
+            rows = np.unique(ids)
+            one, of_mean, grad[rows] = _info_nce(side.effective[rows], h[rows])
+            pairs.append((rows, scale * of_mean))
+            value += scale * one
+        whole = zip(self.unscaled(gradients), self.unscaled(pairs), strict=True)
+        means = self.mean([loss + own for loss, own in whole], self.n_layers - 1)
+        return value, self.propagate([m + scale * grad for m, grad in zip(means, first, strict=True)])
+
+
+def _perturbed(rows: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+    drawn = noise.random(rows.shape, rows.dtype)
+    drawn *= _NOISE / np.maximum(np.linalg.norm(drawn, axis=1, keepdims=True), np.finfo(rows.dtype).tiny)
+    return rows + np.sign(rows) * drawn  # who has no neighbours stays at zero
+
+
+def _tangent(grad: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    return grad - np.einsum("rk,rk->r", grad, unit)[:, None] * unit
+
+
+def _info_nce(e: np.ndarray, h: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The mean over rows i of ``-log softmax_j(cos(e_i, h_j) / t)_i`` and its gradients."""
+    norms = [np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(x.dtype).tiny) for x in (e, h)]
+    e, h = e / norms[0], h / norms[1]
+    value, of_e, of_h = 0.0, np.empty_like(e), np.zeros_like(h)
+    for start in range(0, len(e), _ROWS):
+        some = e[start : start + _ROWS]
+        share = some @ h.T
+        own = share.diagonal(start) / _TEMPERATURE
+        total, share = row_softmax(share, _TEMPERATURE)
+        value += float((total - own).sum())
+        share.reshape(-1)[start :: len(h) + 1][: len(some)] -= 1
+        of_e[start : start + _ROWS] = share @ h
+        of_h += share.T @ some
+    scale = e.dtype.type(len(e) * _TEMPERATURE)
+    return value / len(e), _tangent(of_e, e) / (scale * norms[0]), _tangent(of_h, h) / (scale * norms[1])
+
+
+#: What `SGDRanker` scores: its factors, or what a graph makes of them.
+ENCODERS: dict[str, Any] = {"mf": None, "lightgcn": LightGCN, "xsimgcl": XSimGCL}

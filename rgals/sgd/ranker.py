@@ -27,14 +27,15 @@ from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
 
-_CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": ENCODERS, "sampler": SAMPLERS}
+_CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": tuple(ENCODERS), "sampler": SAMPLERS}
 _CHOICES |= {"decay": ("coupled", "decoupled", "frequency"), "values": VALUES}
 _RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
 _RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
 _RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
+_RANGES |= {"contrast": "float >= 0"}
 # Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
 _DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
-_DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers"}
+_DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
 _OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file has them by name
 
 
@@ -72,13 +73,17 @@ class SGDRanker(Trained, BaseEstimator):
         30 to 150), 1 for dot; losses that have temperatures or margins of their own (``raw_scores``) take 1
         alone. What "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
-    encoder : {"mf", "lightgcn"}, default="mf"
+    encoder : {"mf", "lightgcn", "xsimgcl"}, default="mf"
         What is scored: the factors themselves, or the mean of them and of their propagations over the graph
-        of users and items (He et al. 2020), in which all interactions weigh the same. With the latter every
-        step updates all rows, ``user_factors_`` and ``item_factors_`` are propagated, and ``warm_start`` is
-        refused. The adversary of ``"adv_info_nce"`` is not propagated.
+        of users and items (He et al. 2020), in which all interactions weigh the same, or that of noisy
+        propagations alone, with a contrastive term beside the loss (Yu et al. 2024, usual: 3 layers). With a
+        graph every step updates all rows, ``user_factors_`` and ``item_factors_`` are propagated, and
+        ``warm_start`` is refused. The adversary of ``"adv_info_nce"`` is not propagated.
     n_layers : int, default=2
-        Propagations of ``encoder="lightgcn"``.
+        Propagations over the graph.
+    contrast : float >= 0, default=0.1
+        Weight of the contrastive term of ``encoder="xsimgcl"`` (published: 0.05 to 0.2), which costs the
+        square of the distinct items of a batch: a small ``batch_size`` suits losses over the whole catalogue.
     n_negatives : int or "auto", default="auto"
         Per positive, also of a list, or per batch when shared; none for in-batch negatives and full losses.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
@@ -160,6 +165,7 @@ class SGDRanker(Trained, BaseEstimator):
     temperature: float | str = AUTO
     encoder: str = "mf"
     n_layers: int = 2
+    contrast: float = 0.1
     n_negatives: int | str = AUTO
     sampler: str = "uniform"
     gamma: float = 0.75
@@ -219,10 +225,10 @@ class SGDRanker(Trained, BaseEstimator):
         optimizer = get_optimizer(self.optimizer, self.momentum)
         constant = self.schedule == "constant" and self.warmup == 0
         decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED)
-        encoder = [self.encoder, self.n_layers]
+        encoder = [self.encoder, self.n_layers, self.contrast]
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
-            **({} if encoder == ["mf", 2] else {"encoder": encoder}),  # there was none in 0.2
+            **({} if encoder == ["mf", 2, 0.1] else {"encoder": encoder}),  # there was none in 0.2
             "optimizer": [type(optimizer).__name__, plain(dict(vars(optimizer)))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
@@ -275,7 +281,7 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     tables += get_optimizer(model.optimizer, model.momentum).n_moments
     total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
     if graph:  # its edges in both directions; gradients, layers and sums of all rows
-        total += 8 * matrix.nnz + (n_users + n_items) * (16 + 5 * row)
+        total += 8 * matrix.nnz + (n_users + n_items) * (16 + (5 if model.encoder == "lightgcn" else 7) * row)
     if loss.kind == "full":
         size = min(size, n_users)
         total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores

@@ -57,6 +57,7 @@ OTHERS = [
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax"}),
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "bpr", "n_negatives": 10}),
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax", "encoder": "lightgcn"}),
+    ("sgd", 100_000, 10_000, 2, False, {"K": 64, "loss": "sl", "encoder": "xsimgcl", "batch_size": 8192}),
     ("sgd", 100_000, 3_000, 20, False, {"K": 64, "loss": "rg2", "dtype": "float64", "score": "dot"}),
 ]
 

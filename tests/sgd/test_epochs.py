@@ -12,7 +12,7 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
 from rgals.sgd.epochs import Batch, Epochs
-from rgals.sgd.graph import LightGCN
+from rgals.sgd.graph import LightGCN, XSimGCL
 from rgals.sgd.losses import (
     LLPAUC,
     SML,
@@ -47,12 +47,13 @@ def trainer(
     *,
     optimizer=None,
     layers=0,
+    encoder="lightgcn",
     n=4,
     shared=False,
     **params,
 ):
     params = {"temperature": 0.7, "batch_size": 64, "lr": 0.5, "init_scale": 1.0, **params}
-    encoder = {"encoder": "lightgcn", "n_layers": layers} if layers else {}
+    graph = {"encoder": encoder, "n_layers": layers} if layers else {}
     sampling = {"n_negatives": n, "shared_negatives": shared}
     model = SGDRanker(
         4,
@@ -61,7 +62,7 @@ def trainer(
         optimizer=optimizer or SGD(),
         n_epochs=5,
         n_jobs=1,
-        **encoder,
+        **graph,
         **sampling,
         **params,
     )
@@ -91,17 +92,17 @@ CASES = [
 ]
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize("layers", [0, 1, 3])
+@pytest.mark.few(16)
+@pytest.mark.parametrize("layers, encoder", [(0, "mf"), (1, "lightgcn"), (3, "lightgcn"), (3, "xsimgcl")])
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("loss, sampling", CASES, ids=str)
-def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, layers, rng):
+def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, layers, encoder, rng):
     """A step of plain SGD is -lr times the central differences of the mean loss, down to the factors."""
     X = matrix(rng, valued=True)
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
 
     def mean_loss(P, Q):
-        run = trainer(X, P, Q, loss, score, layers=layers, **dict(sampling))
+        run = trainer(X, P, Q, loss, score, layers=layers, encoder=encoder, **dict(sampling))
         value = run.epoch(0)  # one batch: the value before the step
         ridge = getattr(run.loss, "penalties", lambda X: None)(X)
         if ridge is not None:
@@ -109,7 +110,7 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
             value += weighted / X.row_sums.sum()
         return value
 
-    stepped = trainer(X, P, Q, loss, score, layers=layers, **dict(sampling))
+    stepped = trainer(X, P, Q, loss, score, layers=layers, encoder=encoder, **dict(sampling))
     stepped.epoch(0)
     for before, after, numeric in (
         (P, stepped.users.param, central(lambda F: mean_loss(F, Q), P)),
@@ -119,22 +120,81 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
         np.testing.assert_allclose((before - after) / 0.5, numeric, rtol=2e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("cosine", [False, True])
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_propagated_factors_are_the_mean_over_powers_of_the_normalised_graph(layers, cosine, rng):
-    X = matrix(rng, valued=True)  # with a user and items that nobody is connected to
-    sides = [SideState(rng.standard_normal((n, 4)), False, SGD()) for n in X.shape]
-    LightGCN(X, sides, cosine, layers)
+def dense_graph(X):
+    """The normalised adjacency of users and items together."""
     pattern = (X.to_scipy(np.float64).toarray() > 0).astype(float)
     graph = np.block([[np.zeros((12, 12)), pattern], [pattern.T, np.zeros((9, 9))]])
     root = np.maximum(graph.sum(axis=1), 1) ** -0.5
-    graph *= root[:, None] * root
-    powers = sum(np.linalg.matrix_power(graph, power) for power in range(layers + 1))
-    expected = powers @ np.concatenate([side.param for side in sides]) / (layers + 1)
+    return graph * root[:, None] * root
+
+
+def encoded(X, kind, layers, cosine, rng, **options):
+    """An encoder of random factors, and these."""
+    sides = [SideState(rng.standard_normal((n, 4)), False, SGD()) for n in X.shape]
+    score = "cosine" if cosine else "dot"
+    model = SGDRanker(4, score=score, n_layers=layers, **options)
+    return kind(X, sides, model), np.concatenate([side.param for side in sides])
+
+
+def scored(encoder):
+    return np.concatenate([side.effective for side in encoder.sides])
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind, first", [(LightGCN, 0), (XSimGCL, 1)])
+def test_propagated_factors_are_the_mean_over_powers_of_the_normalised_graph(
+    kind, first, layers, cosine, rng
+):
+    X = matrix(rng, valued=True)  # with a user and items that nobody is connected to
+    encoder, start = encoded(X, kind, layers, cosine, rng)
+    powers = [np.linalg.matrix_power(dense_graph(X), power) for power in range(first, layers + 1)]
+    expected = sum(powers) @ start / len(powers)
     if cosine:
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    found = np.concatenate([side.effective for side in sides])
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+        norms = np.linalg.norm(expected, axis=1, keepdims=True)
+        expected = np.divide(expected, norms, out=np.zeros_like(expected), where=norms > 0)
+    np.testing.assert_allclose(scored(encoder), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_noise_is_a_tenth_long_away_from_zero_and_no_part_of_what_is_published(rng):
+    X = matrix(rng)
+    encoder, start = encoded(X, XSimGCL, 1, False, rng)
+    clean = scored(encoder)
+    encoder.encode(np.uint64(3))
+    moved = scored(encoder) - clean
+    connected = clean.any(axis=1)
+    assert not connected.all() and not moved[~connected].any()
+    np.testing.assert_allclose(np.linalg.norm(moved[connected], axis=1), 0.1)
+    assert (moved * np.sign(clean) >= 0).all() and (np.ptp(np.abs(moved[connected]), axis=1) > 1e-3).all()
+    encoder.encode(np.uint64(4))
+    assert np.abs(scored(encoder) - clean - moved).max() > 1e-3
+    encoder.encode()
+    np.testing.assert_array_equal(scored(encoder), clean)
+    run = trainer(X, start[:12], start[12:], "softmax", layers=2, encoder="xsimgcl")
+    run.epoch(0)
+    graph, after = dense_graph(X), np.concatenate([run.users.param, run.items.param])
+    expected = (graph @ after + graph @ graph @ after) / 2
+    np.testing.assert_allclose(np.concatenate([run.user_factors(), run.item_factors()]), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_contrast_is_the_mean_cross_entropy_of_two_views(cosine, rng, monkeypatch):
+    """Over distinct users and items of the batch, whole and in pieces; beside the gradient of the loss."""
+    X = matrix(rng)
+    encoder, start = encoded(X, XSimGCL, 3, cosine, rng, contrast=0.7)
+    monkeypatch.setattr("rgals.sgd.graph._ROWS", 3)  # several pieces, a shorter last one
+    graph, users, items = dense_graph(X), np.array([5, 2, 7, 2, 9, 4]), np.array([1, 3, 0, 1, 7])
+    first = graph @ start
+    means = (first + graph @ first + graph @ graph @ first) / 3
+    expected = 0.0
+    for rows in (np.unique(users), 12 + np.unique(items)):
+        views = [part[rows] / np.linalg.norm(part[rows], axis=1, keepdims=True) for part in (means, first)]
+        logits = views[0] @ views[1].T / 0.1
+        expected += (np.log(np.exp(logits).sum(axis=1)) - np.diag(logits)).mean()
+    nothing = [(None, np.zeros_like(side.param)) for side in encoder.sides]
+    value, grads = encoder.chain(nothing, [users, items], 2.0)
+    assert value == pytest.approx(0.7 * 2.0 * expected, rel=1e-12)
+    assert all(np.abs(grad).max() > 1e-3 for grad in grads)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])

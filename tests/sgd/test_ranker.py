@@ -40,7 +40,7 @@ SETTINGS = {
     "uib": {"lr": 0.3},
     "llpauc": {"batch_size": 64},
     "rs_at_k": {"loss": RSAtK(k=3, score_temperature=0.1)},
-    "list_rr": {"lr": 0.1},
+    "list_rr": {"score": "dot", "lr": 0.1},
     "lambda_rank": {"lr": 0.05},
     "sparsemax": {"score": "dot", "temperature": 1.0, "lr": 0.05},
     "rg2": {"score": "dot", "temperature": 1.0, "lr": 0.05},
@@ -92,6 +92,7 @@ def test_every_optimizer_lowers_the_loss(optimizer, loss):
         {"loss": "lambda_rank"},
         {"encoder": "lightgcn"},
         {"encoder": "lightgcn", "loss": AdvInfoNCE(every=2), "n_layers": 3},
+        {"encoder": "xsimgcl", "loss": "sl"},
     ],
 )
 def test_the_seed_decides_everything_and_threads_nothing(options):
@@ -156,7 +157,8 @@ BAD = [
     ({"loss": SampledTalos(temperature=0)}, ParameterError, "temperature=0"),
     ({"loss": SampledTalos(start="soon")}, ParameterError, "start='soon'"),
     ({"loss": "list_ap", "decay": "frequency"}, ParameterError, "decay='frequency'"),
-    ({"encoder": "xsimgcl"}, ParameterError, "encoder='xsimgcl'.*'lightgcn'"),
+    ({"encoder": "gcn"}, ParameterError, "encoder='gcn'.*'lightgcn'"),
+    ({"encoder": "xsimgcl", "contrast": -1}, ParameterError, "contrast=-1"),
     ({"encoder": "lightgcn", "n_layers": 0}, ParameterError, "n_layers=0"),
     ({"encoder": "lightgcn", "warm_start": True}, ParameterError, "warm_start=True.*propagated"),
     ({"sampler": "hard"}, ParameterError, "sampler='hard'"),
@@ -325,6 +327,7 @@ def test_recommendations_leave_training_items_out():
         {"loss": AdvInfoNCE(every=1)},
         {"loss": "list_ndcg"},
         {"encoder": "lightgcn", "n_layers": 1},
+        {"encoder": "xsimgcl", "contrast": 0.2},
     ],
 )
 def test_save_and_load(options, tmp_path):

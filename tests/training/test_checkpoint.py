@@ -34,6 +34,7 @@ SETTINGS = {
     "lists": {"loss": "lambda_rank", "n_negatives": 2, "batch_size": 16},
     "no seed": {"random_state": None},
     "lightgcn": {"encoder": "lightgcn", "optimizer": "adam"},
+    "xsimgcl": {"encoder": "xsimgcl", "batch_size": 16},
 }
 
 

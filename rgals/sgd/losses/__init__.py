@@ -22,52 +22,17 @@ from typing import Any
 
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputTypeError
+from rgals.sgd.losses import catalogue, metric, sampled, topk
 from rgals.sgd.losses._base import KINDS, Adversary, Full, List, Rows, Sampled, State
-from rgals.sgd.losses.catalogue import RG2, RGX, FullBCE, FullBSL, Softmax, SoftmaxAtK, Sparsemax
-from rgals.sgd.losses.metric import (
-    FullBPR,
-    FullLambdaLoss,
-    FullLambdaRank,
-    LambdaLoss,
-    LambdaRank,
-    ListAP,
-    ListNDCG,
-    ListNRBP,
-    ListRR,
-)
-from rgals.sgd.losses.sampled import (
-    BCE,
-    BPR,
-    BSL,
-    MSE,
-    PSL,
-    SL,
-    SML,
-    UIB,
-    AdvInfoNCE,
-    SampledCCE,
-    SampledSoftmax,
-)
-from rgals.sgd.losses.topk import (
-    AATP,
-    LLPAUC,
-    RSAtK,
-    SampledAATP,
-    SampledSoftmaxAtK,
-    SampledTalos,
-    SmoothIAtK,
-    Talos,
-)
+from rgals.sgd.losses.catalogue import *  # noqa: F403
+from rgals.sgd.losses.metric import *  # noqa: F403
+from rgals.sgd.losses.sampled import *  # noqa: F403
+from rgals.sgd.losses.topk import *  # noqa: F403
 
-# Over the whole catalogue; one positive against sampled negatives; a user's positives and negatives together.
-_ALL: tuple[type, ...] = (Softmax, SoftmaxAtK, Sparsemax, RG2, RGX, FullBSL, FullBPR, FullBCE, Talos, AATP)
-_ALL += (FullLambdaRank, FullLambdaLoss)
-_ALL += (SampledSoftmax, SampledCCE, SL, BPR, BCE, MSE, BSL, PSL, AdvInfoNCE, SampledSoftmaxAtK, SampledTalos)
-_ALL += (SampledAATP, RSAtK, SmoothIAtK, LLPAUC, UIB, SML)
-_ALL += (ListNDCG, ListAP, ListRR, ListNRBP, LambdaRank, LambdaLoss)
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_ALL = [name for module in (catalogue, sampled, topk, metric) for name in module.__all__]
 #: The losses by name, which is that of the class in lower case: `SoftmaxAtK` is "softmax_at_k".
-LOSSES: dict[str, type] = {_WORD.sub("_", kind.__name__).lower(): kind for kind in _ALL}
+LOSSES: dict[str, type] = {_WORD.sub("_", name).lower(): globals()[name] for name in _ALL}
 
 
 def get_loss(loss: Any) -> Any:
@@ -103,4 +68,4 @@ def get_loss(loss: Any) -> Any:
 
 
 __all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "Sampled"]
-__all__ += ["List", *(kind.__name__ for kind in _ALL)]
+__all__ += ["List", *_ALL]

@@ -6,6 +6,8 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import Full, FullThresholds, row_softmax, row_sums, softplus, weights_of
 
+__all__ = ["Softmax", "SoftmaxAtK", "Sparsemax", "RG2", "RGX", "FullBSL", "FullBCE"]
+
 
 class Softmax(Full):
     """Softmax loss (SM), categorical cross-entropy over the catalogue.

@@ -10,6 +10,8 @@ from rgals.runtime.checks import parameter
 from rgals.runtime.lazy import cached_property
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
+__all__ = ["ListNDCG", "ListAP", "ListRR", "ListNRBP", "LambdaRank", "LambdaLoss", "FullLambdaRank"]
+__all__ += ["FullLambdaLoss", "FullBPR"]
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
 
 

@@ -7,6 +7,9 @@ import numpy as np
 from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import Adversary, Rows, Sampled, State, hinge, row_softmax, softplus
 
+__all__ = ["SampledSoftmax", "SampledCCE", "SL", "BPR", "BCE", "MSE", "BSL", "PSL", "AdvInfoNCE", "UIB"]
+__all__ += ["SML"]
+
 
 class SampledCCE(Sampled):
     """Categorical cross-entropy over the positive and its sampled negatives.

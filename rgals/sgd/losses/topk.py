@@ -21,6 +21,8 @@ from rgals.sgd.losses._base import (
     weights_of,
 )
 
+__all__ = ["SampledSoftmaxAtK", "SampledTalos", "SampledAATP", "Talos", "AATP"]
+__all__ += ["RSAtK", "SmoothIAtK", "LLPAUC"]
 #: Where thresholds start: estimated among all items, or among positives and a sample; or a number.
 ESTIMATES = ("exact", "sampled", float)
 
@@ -329,15 +331,7 @@ class LLPAUC(Sampled, raw_scores=True):
         dpos = -hit * (-2 * (p - a) + 2 * (1 + g)) * dp
         dneg = (2 * gap + (2 * (1 + g)).astype(neg.dtype)[:, None]) * dq * c
         total, weighted = c.sum(axis=1), np.einsum("bn,bn->b", c, q)
-        dstate = np.column_stack(
-            [
-                -2 * hit * (p - a) + ta,
-                -2 * np.einsum("bn,bn->b", c, gap) - tb,
-                -2 * p * hit + 2 * weighted - 2 * g + ta + tb,
-                hit - 1,
-                1 - total,
-                a + g,
-                g + 1 - b,
-            ]
-        )
+        of_ab = -2 * hit * (p - a) + ta, -2 * np.einsum("bn,bn->b", c, gap) - tb
+        of_g = -2 * p * hit + 2 * weighted - 2 * g + ta + tb
+        dstate = np.column_stack([*of_ab, of_g, hit - 1, 1 - total, a + g, g + 1 - b])
         return value, dpos.astype(pos.dtype), dneg, dstate
