@@ -65,7 +65,7 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
     many = {"n_negatives": n}
     at_k = SampledSoftmaxAtK(20, k / tau, every=5)
     at_20, decay = FullLambdaLoss(20, published=True), {"weight_decay": 1e-5}
-    graph = {"encoder": "lightgcn"}
+    graph, noisy = {"encoder": "lightgcn"}, {"encoder": "xsimgcl", "n_layers": 3}
     return {
         "SL": ({**COSINE, **many, "loss": "sl", "temperature": tau}, None),
         "BSL": ({**RAW, **many, "loss": BSL(*bsl)}, None),
@@ -91,6 +91,8 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
         "LambdaRank, cosines": ({**COSINE, "loss": "full_lambda_rank", "temperature": tau}, None),
         "SL, LightGCN": ({**COSINE, **many, **graph, "loss": "sl", "temperature": tau}, None),
         "SL@20, LightGCN": ({**COSINE, **many, **graph, "loss": at_k, "temperature": tau}, None),
+        "SL, XSimGCL": ({**COSINE, **many, **noisy, "loss": "sl", "temperature": tau}, None),
+        "SL@20, XSimGCL": ({**COSINE, **many, **noisy, "loss": at_k, "temperature": tau}, None),
         "full softmax, LightGCN": ({**COSINE, **graph, "loss": "softmax", "temperature": tau}, None),
         "full SL@20, LightGCN": ({**COSINE, **graph, "loss": "softmax_at_k", "temperature": tau}, None),
     }
@@ -131,6 +133,8 @@ PUBLISHED = {
         "SL@20": (0.1804, 0.1373),
         "SL, LightGCN": (0.1691, 0.1235),
         "SL@20, LightGCN": (0.1791, 0.1369),
+        "SL, XSimGCL": (0.1534, 0.1113),
+        "SL@20, XSimGCL": (0.1718, 0.1322),
     },
     "amazon-electronics-10core": {
         "BPR": (0.0816, 0.0527),
@@ -149,6 +153,8 @@ PUBLISHED = {
 }
 #: What is tried beside the published best, by validation.
 NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
+#: Of the contrastive term.
+CONTRASTS: tuple[dict[str, Any], ...] = ({"contrast": 0.1}, {"contrast": 0.05}, {"contrast": 0.2})
 #: Of dot products, whose scores begin at 8 where factors are from N(0, 1).
 SMALL: tuple[dict[str, Any], ...] = ({}, {"init_scale": 0.1}, {"init_scale": 0.1, "weight_decay": 1e-5})
 LIST_METRICS = ("AP", "nDCG", "RR", "RBP.95")
@@ -222,7 +228,7 @@ def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Names
     tried: list[tuple[float, dict[str, Any]]] = []
     for seed in args.seeds:
         first = seed == args.seeds[0]
-        around = SMALL if label == "BPR" else NEIGHBOURS
+        around = SMALL if label == "BPR" else CONTRASTS if label.endswith("XSimGCL") else NEIGHBOURS
         chosen = around[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
         for other in chosen:
             own = {**key, "seed": seed, "neighbour": other}
@@ -390,6 +396,8 @@ CLAIMS = [
     ("SL over BPR", _H, "SL", "BPR", "ndcg@20"),
     ("LightGCN over MF", _H, "full softmax, LightGCN", "full softmax", "ndcg@20"),
     ("LightGCN over MF", _H, "full SL@20, LightGCN", "full SL@20", "ndcg@20"),
+    ("XSimGCL over MF", _H, "SL, XSimGCL", "SL", "ndcg@20"),
+    ("XSimGCL over MF", _H, "SL@20, XSimGCL", "SL@20", "ndcg@20"),
     ("softmax over sparsemax", _M, "softmax, dot products", "sparsemax, factors of 0.01", "ndcg@20"),
     ("softmax over sparsemax", _M, "full softmax", "sparsemax, cosines", "ndcg@20"),
     *(("CCE over BPR", _M, f"CCE, {n} negatives", f"BPR, {n} negatives", "ndcg@20") for n in (1, 10, 100)),
