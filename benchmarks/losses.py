@@ -64,7 +64,8 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
     """The losses by name, with their best settings: negatives, temperatures, shares of LLPAUC."""
     many = {"n_negatives": n}
     at_k = SampledSoftmaxAtK(20, k / tau, every=5)
-    at_20, decay = FullLambdaLoss(20, published=True), {"weight_decay": 1e-5}
+    at_20, printed = FullLambdaLoss(20), FullLambdaLoss(20, published=False)
+    decay = {"weight_decay": 1e-5}
     graph, noisy = {"encoder": "lightgcn"}, {"encoder": "xsimgcl", "n_layers": 3}
     return {
         "SL": ({**COSINE, **many, "loss": "sl", "temperature": tau}, None),
@@ -84,7 +85,7 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
         "full softmax": ({**COSINE, "loss": "softmax", "temperature": tau}, None),
         "full SL@20": ({**COSINE, "loss": "softmax_at_k", "temperature": tau}, None),
         "full Talos": ({**RAW, "loss": "talos"}, None),
-        "LambdaLoss@20": ({**DOT, "loss": FullLambdaLoss(20), "lr": 1e-2, "init_scale": 0.1}, None),
+        "LambdaLoss@20": ({**DOT, "loss": printed, "lr": 1e-2, "init_scale": 0.1}, None),
         # With the weights of the public code.
         "LambdaLoss@20, published": ({**DOT, "loss": at_20, "lr": 3e-3, "init_scale": 0.1, **decay}, None),
         "LambdaLoss@20, published, cosines": ({**COSINE, "loss": at_20, "temperature": tau}, None),

@@ -102,8 +102,8 @@ def reference(loss, s, m, v=None, held=None):
 
 LISTWISE = [ListNDCG(), ListAP(), ListRR(), *(ListNRBP(n) for n in ("none", "positives", "pairs"))]
 LAMBDA = [*(LambdaRank(metric) for metric in ("ndcg", "ap", "rr", "nrbp")), LambdaRank("nrbp", p=0.5)]
-LAMBDA += [LambdaRank("ndcg", smooth="sigmoid"), LambdaLoss(), LambdaLoss(3), LambdaLoss(3, published=True)]
-LAMBDA += [LambdaLoss(published=True)]
+LAMBDA += [LambdaRank("ndcg", smooth="sigmoid"), LambdaLoss(), LambdaLoss(3), LambdaLoss(3, published=False)]
+LAMBDA += [LambdaLoss(published=False)]
 SIZES = np.array([9, 1, 6, 0, 5, 4, 30])
 POSITIVES = np.array([3, 1, 6, 0, 0, 1, 7])  # also nobody's, all, one without negatives, none
 
