@@ -155,7 +155,7 @@ PUBLISHED = {
 #: What is tried beside the published best, by validation.
 NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
 #: Of the contrastive term.
-CONTRASTS: tuple[dict[str, Any], ...] = ({"contrast": 0.1}, {"contrast": 0.05}, {"contrast": 0.2})
+CONTRASTS: tuple[dict[str, Any], ...] = ({"contrast": 0.1}, {"contrast": 0.05}, {"contrast": 0.01})
 #: Of dot products, whose scores begin at 8 where factors are from N(0, 1).
 SMALL: tuple[dict[str, Any], ...] = ({}, {"init_scale": 0.1}, {"init_scale": 0.1, "weight_decay": 1e-5})
 LIST_METRICS = ("AP", "nDCG", "RR", "RBP.95")
