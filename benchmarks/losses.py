@@ -519,7 +519,7 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
             "the graph of users and items is tempting",
             '`encoder="mf"`',
             f"sparse: softmax {n('H full softmax, LightGCN', 'H full softmax')} without, "
-            f"SL@20 {n('H full SL@20, LightGCN', 'H full SL@20')}",
+            f"SL@20 {n('H full SL@20, LightGCN', 'H full SL@20')}; noisy, SL {n('H SL, XSimGCL', 'H SL')}",
         ),
         (
             "sparse probabilities are wanted",
@@ -556,7 +556,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         lines = [group[0] for label, group in groups(rows, name).items() if "negatives" not in label]
         for row in sorted(lines, key=lambda row: -row["valid"]):
             seconds, figures = np.array(row["curve"]).T
-            style = ":" if "LightGCN" in row["loss"] else "--" if row["loss"].startswith("full") else "-"
+            style = "--" if row["loss"].startswith("full") else "-"
+            style = ":" if row["loss"].endswith(("GCN", "GCL")) else style
             how = {"color": colour_of[row["loss"]], "linestyle": style, "label": row["loss"]}
             axes.plot(seconds, np.maximum.accumulate(figures), **how)
             axes.plot(seconds[-1], figures.max(), ".", color=how["color"])
