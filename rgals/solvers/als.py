@@ -12,6 +12,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import NumericalError
+from rgals.runtime.lazy import cached_property
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
 from rgals.solvers.readout import with_scale
@@ -37,6 +38,14 @@ class Problem:
         """The problem of a loss on a matrix."""
         constant = loss.constant(users, coefficients)
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
+
+    @cached_property
+    def sides(self) -> tuple[Side, Side]:
+        """The half-steps of users and of items without priors: one object each, by which plans are known."""
+        given = self.reg, self.reg_exponent
+        return self.coefficients.user_side(self.users, *given), self.coefficients.item_side(
+            self.items, *given
+        )
 
     def logs(self) -> list[tuple[float, int]]:
         """The `weight_logs` of users and of items."""
@@ -73,12 +82,8 @@ def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
 
 def sides_of(problem: Problem) -> tuple[Side, Side]:
     """The half-steps of users and of items; priors know their ridges then."""
-    given = problem.reg, problem.reg_exponent
     sides = []
-    for side, prior in (
-        (problem.coefficients.user_side(problem.users, *given), problem.priors[0]),
-        (problem.coefficients.item_side(problem.items, *given), problem.priors[1]),
-    ):
+    for side, prior in zip(problem.sides, problem.priors, strict=True):
         if prior is not None:
             # In units of the mean ridge, `Prior.reg` is what a ridge regression calls alpha.
             mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
