@@ -4,6 +4,9 @@ A full-softmax epoch needs 6 M N K floating-point operations (three matrix produ
 sgemm peak of the machine, measured in the same run. Sampled epochs are counted in (positive, negative) pairs.
 Peak and epochs take turns; the median of their ratios is printed with its 10 % and 90 % quantiles. Sampled
 figures are the best of several epochs. Compilation is left out.
+
+`python benchmarks/sgd_speed.py amazon-health-10core --costs`: an epoch of every loss that samples, and of the
+encoders, over one of sampled softmax with as many negatives, fitted in turns.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from rgals.datasets import read_interactions
 from rgals.matrix.validate import as_csr
 from rgals.runtime.threads import n_threads, workers
 from rgals.sgd import SGDRanker
+from rgals.sgd.losses import LOSSES
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SAMPLED = {
@@ -55,6 +59,23 @@ def epoch_seconds(X, epochs: int, **params) -> float:
     return float(times[1:].min())
 
 
+def costs(X, n: int, common: dict) -> None:
+    """Seconds an epoch over those of sampled softmax, fitted before and after."""
+    kinds = {name: kind.kind for name, kind in LOSSES.items() if kind.kind != "full"}
+    cases = {name: ({"loss": name, "temperature": "auto"}, kind) for name, kind in kinds.items()}
+    for encoder in ("lightgcn", "xsimgcl"):
+        cases[encoder] = {"loss": "sampled_softmax", "encoder": encoder}, "encoder"
+    plain = {"loss": "sampled_softmax"}
+    for name, (params, kind) in cases.items():
+        size = {"batch_size": None if kind == "list" else 1024, "n_negatives": n}
+        around = [epoch_seconds(X, 3, **common | {"batch_size": 1024, "n_negatives": n} | plain)]
+        seconds = epoch_seconds(X, 3, **common | size | params)
+        around.append(epoch_seconds(X, 3, **common | {"batch_size": 1024, "n_negatives": n} | plain))
+        row = {"loss": name, "kind": kind, "seconds": seconds, "sampled_softmax": around}
+        print(f"{name:<24} {kind:<8} {seconds:8.3f} s/epoch, {seconds / np.mean(around):6.2f} x", flush=True)
+        print(json.dumps(row))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,9 +84,11 @@ def main() -> None:
     parser.add_argument("--K", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--negatives", type=int, default=100, help="of --costs")
     args = parser.parse_args()
     path = Path(args.data) if Path(args.data).exists() else DATA / f"{args.data}.npz"
-    X = as_csr(read_interactions(path, min_value=3).matrix)
+    X = as_csr(read_interactions(path, min_value=None if args.costs else 3).matrix)
     threads = n_threads(args.jobs)
     blas = sorted({f"{i['internal_api']} {i['version']} {i.get('architecture')}" for i in threadpool_info()
                    if i["user_api"] == "blas"})  # fmt: skip
@@ -73,6 +96,8 @@ def main() -> None:
     print(f"{path.stem}: {X.n_rows} x {X.n_cols}, {X.nnz} interactions, K={args.K}")
     print(f"{threads} threads, float32, {blas[0]}; load of the machine {os.getloadavg()[0]:.1f}")
     common = {"K": args.K, "n_jobs": args.jobs, "temperature": 0.2, "lr": 0.02, "batch_size": None}
+    if args.costs:
+        return costs(X, args.negatives, common | {"score": "auto"})
     for score in ("dot", "cosine"):
         peaks: list[float] = []
         model = SGDRanker(n_epochs=4 * args.epochs, random_state=0, loss="softmax", score=score, **common)
