@@ -81,7 +81,7 @@ class LightGCN:
         return found
 
     def chain(self, gradients: Gradients, batch: Sides, weight: float) -> tuple[float, Sides]:
-        """Its own term for users and items, times ``weight``, and gradients of all factors, with its own."""
+        """The encoder's own term on a batch's users and items, times ``weight``; gradients of all factors."""
         # A is symmetric: the same sum takes gradients of E back to E0.
         return 0.0, self.mean(self.unscaled(gradients), self.n_layers)
 

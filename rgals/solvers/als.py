@@ -40,8 +40,8 @@ class Problem:
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
     @cached_property
-    def sides(self) -> tuple[Side, Side]:
-        """The half-steps of users and of items without priors: one object each, by which plans are known."""
+    def plain_sides(self) -> tuple[Side, Side]:
+        """The half-steps of users and of items, without priors: made once, as plans are known by them."""
         given = self.reg, self.reg_exponent
         return self.coefficients.user_side(self.users, *given), self.coefficients.item_side(
             self.items, *given
@@ -83,7 +83,7 @@ def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
 def sides_of(problem: Problem) -> tuple[Side, Side]:
     """The half-steps of users and of items; priors know their ridges then."""
     sides = []
-    for side, prior in zip(problem.sides, problem.priors, strict=True):
+    for side, prior in zip(problem.plain_sides, problem.priors, strict=True):
         if prior is not None:
             # In units of the mean ridge, `Prior.reg` is what a ridge regression calls alpha.
             mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
