@@ -33,16 +33,7 @@ class _Entry(CPUDispatcher):
 def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a function that Python calls, and cache it; where that is not possible, warn.
 
-    Parameters
-    ----------
-    function : function, optional
-        What is decorated by a plain ``@entry``.
-    **options
-        Of `numba.njit`, for ``@entry(nogil=True)``.
-
-    Returns
-    -------
-    numba dispatcher
+    For ``@entry`` and ``@entry(nogil=True)``, with the options of `numba.njit`.
     """
     if function is None:
         return lambda function: entry(function, **options)
@@ -86,20 +77,9 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     Counting takes two atomic instructions for every array of every call, some percent of the time of short
     rows. Such a function may neither allocate nor return an array, unless it is told ``_nrt=True``. It has no
-    wrapper for Python and no machine code of its own, and is cached with its callers only: numba would
-    optimise the same code once in every function on the way to Python, and double the time to compile.
-
-    Parameters
-    ----------
-    function : function, optional
-        What is decorated by a plain ``@inner``.
-    **options
-        Of `numba.njit`.
-
-    Returns
-    -------
-    numba dispatcher
-        Which raises `TypeError` when Python calls it.
+    wrapper for Python, whose call is a `TypeError`, and no machine code of its own, and is cached with its
+    callers only: numba would optimise the same code once in every function on the way to Python, and double
+    the time to compile. For ``@inner`` and ``@inner(fastmath=...)``, with the options of `numba.njit`.
     """
     if function is None:
         return lambda function: inner(function, **options)

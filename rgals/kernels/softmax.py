@@ -11,11 +11,11 @@ import numpy as np
 from rgals.kernels import blas
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.queue import spread
+from rgals.kernels.smooth import FUSE, exponential
 from rgals.kernels.tiles import dot
 
 # A maximum is the same in any order; sums are not, so theirs is given (`rgals.kernels.tiles.dot`).
 _MAX = {"reassoc", "nsz", "nnan"}
-_FUSE = {"contract"}  # a product and a sum into one instruction
 
 
 @inner(fastmath=_MAX)
@@ -27,32 +27,12 @@ def _largest(row):
     return top
 
 
-@inner(fastmath=_FUSE, _nrt=True)
-def _exponentials(row, top, bits, power):
-    """Replace a float32 row by ``exp(row - top)`` and return the sum; ``power`` is ``bits`` seen as float32.
-
-    Range reduction by powers of two and the polynomial of Cephes' ``expf``: relative error below 2e-7. What
-    is below exp(-87) stays there.
-    """
-    one, half, low = np.float32(1), np.float32(0.5), np.float32(-87)
+@inner(fastmath=FUSE)
+def _exponentials(row, top, ones):
+    """Replace a float32 row by ``exp(row - top)`` and return the sum."""
     for j in range(len(row)):
-        x = row[j] - top
-        x = low if x < low else x  # a NaN stays
-        n = np.floor(x * np.float32(1.44269504) + half)
-        x = x - n * np.float32(0.693359375)
-        x = x + n * np.float32(2.12194440e-4)
-        y = np.float32(1.9875691500e-4)
-        y = y * x + np.float32(1.3981999507e-3)
-        y = y * x + np.float32(8.3334519073e-3)
-        y = y * x + np.float32(4.1665795894e-2)
-        y = y * x + np.float32(1.6666665459e-1)
-        y = y * x + np.float32(5.0000001201e-1)
-        row[j] = y * x * x + x + one
-        bits[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
-    total = dot(row, 0, power, 0, len(row))
-    for j in range(len(row)):
-        row[j] *= power[j]
-    return total
+        row[j] = exponential(row[j] - top)
+    return dot(row, 0, ones, 0, len(row))
 
 
 @entry(nogil=True)
@@ -60,8 +40,7 @@ def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buf
     """Of some tiles ``exp(score - top)``, the maximum and sum of each row, and the positives' scores."""
     size, width = users.shape
     n, one, zero = len(items), np.float32(1), np.float32(0)
-    bits = np.empty(tile, np.int32)
-    power = bits.view(np.float32)
+    ones = np.ones(tile, np.float32)
     for t in range(begin, stop):
         first = t * tile
         here, at = min(tile, n - first), size * first
@@ -74,7 +53,7 @@ def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buf
                 weight = one if len(weights) == 0 else weights[e]
                 own[t, b] += np.float64(weight) * scores[b, indices[e] - first]
             top[t, b] = _largest(scores[b])
-            total[t, b] = _exponentials(scores[b], top[t, b], bits, power)
+            total[t, b] = _exponentials(scores[b], top[t, b], ones)
 
 
 @entry(nogil=True)

@@ -93,6 +93,13 @@ values, grads = np.zeros(1), (np.zeros_like(users), np.zeros_like(items))
 softmax_batch(users, items, block, 2, np.empty(3, np.float32), 1, values, *grads)
 print([values.tolist(), grads[0].tolist(), grads[1].tolist()])
 """,
+    "smooth": """
+import numpy as np
+from rgals.kernels.smooth import step
+value, slope = np.empty((2, 3), np.float32)
+step(np.arange(3, dtype=np.float32), value, slope, 3, True)
+print(value.tolist())
+""",
     "texts": """
 import numpy as np
 from rgals.kernels.texts import AHEAD, Names, number
@@ -136,6 +143,7 @@ EDITS = {
     "row": Edit("rows.ridge[number], rows.linear", "rows.ridge[number] * 4.0, rows.linear", "fit"),
     "rows": Edit("row.number * k, scratch.solution", "row.number * k, scratch.rhs", "fit"),
     "sgd": Edit("item * width, width) if", "item * width, width) + 1 if", "pairs"),
+    "smooth": Edit("y = y * x + c", "y = y * x - c", "smooth"),
     "softmax": Edit("total[t, b] = _exp", "total[t, b] = 2 * _exp", "softmax"),
     "texts": Edit("code = known\n", "code = known + 7\n", "texts"),
     "tiles": Edit("slot += step.spread(i) * row", "slot += -step.spread(i) * row", "gram"),

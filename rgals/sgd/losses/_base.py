@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.kernels.smooth import step
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import Declared, check_choice, check_int, parameter
 from rgals.runtime.errors import ShapeError
@@ -212,12 +213,7 @@ def hinge(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``log(1 + exp(x))`` and its derivative, for any x including -inf."""
-    small = np.exp(-np.abs(x))
-    slope = np.where(x >= 0, 1, small)
-    slope /= 1 + small
-    value = np.maximum(x, 0)
-    value += np.log1p(small)
-    return value, slope
+    return _step(x, True)
 
 
 def logistic(x: np.ndarray, temperature: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -225,12 +221,13 @@ def logistic(x: np.ndarray, temperature: float | None = None) -> tuple[np.ndarra
     if temperature is not None:  # of x over it, held where nothing changes any more and it cannot overflow
         bound = _FLAT * temperature
         x = np.clip(x, -bound, bound) / x.dtype.type(temperature)
-    small = np.exp(-np.abs(x))
-    below = 1 / (1 + small)
-    slope = small * below
-    slope *= below
-    small *= below
-    return np.where(x >= 0, below, small), slope
+    return _step(x, False)
+
+
+def _step(x: np.ndarray, plus: bool) -> tuple[np.ndarray, np.ndarray]:
+    value, slope = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    step(x.ravel(), value.ravel(), slope.ravel(), x.size, plus)  # views of what is contiguous
+    return value, slope
 
 
 def row_softmax(

@@ -29,15 +29,11 @@ class Softmax(Full):
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
-        scores -= scores.max(axis=1, keepdims=True)
-        flat = scores.reshape(-1)
-        own = flat[where]
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=1, dtype=scores.dtype)
-        value = count * np.log(total.astype(np.float64)) - row_sums(own * weights, positives)
-        scores *= (count / total).astype(scores.dtype)[:, None]
-        flat[where] -= weights
-        return value, scores
+        own = scores.reshape(-1)[where].astype(np.float64)
+        total, grad = row_softmax(scores)
+        grad *= count.astype(grad.dtype)[:, None]
+        grad.reshape(-1)[where] -= weights
+        return count * total - row_sums(own * weights, positives), grad
 
 
 class Sparsemax(Full, warmth=15.0):
@@ -99,20 +95,13 @@ class SoftmaxAtK(FullThresholds):
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         beta, temperature = self.thresholds(scores), scores.dtype.type(self.weight_temperature)
         where, v, rows = positives.positions, weights_of(positives), positives.rows
-        top = scores.max(axis=1)
-        scores -= top[:, None]
-        flat = scores.reshape(-1)
-        own = flat[where]
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=1, dtype=scores.dtype)
-        cost = np.log(total)[rows] - own
-        weight = softplus((own - (beta - top)[rows]) / temperature)[1] * v
-        value = row_sums(weight * cost, positives)
-        weight_sum = row_sums(weight, positives)
-        scores *= (weight_sum / total).astype(scores.dtype)[:, None]
-        slope = weight * (1 - weight / v) / temperature
-        flat[where] += slope * cost - weight
-        return value, scores
+        own = scores.reshape(-1)[where]
+        total, grad = row_softmax(scores)
+        cost = total[rows] - own
+        weight = softplus((own - beta[rows]) / temperature)[1] * v
+        grad *= row_sums(weight, positives).astype(grad.dtype)[:, None]
+        grad.reshape(-1)[where] += weight * (1 - weight / v) / temperature * cost - weight
+        return row_sums(weight * cost, positives), grad
 
 
 class FullBSL(Full, raw_scores=True):

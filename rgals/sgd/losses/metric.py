@@ -1,137 +1,101 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgals.kernels.smooth import pairs
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import parameter
 from rgals.runtime.lazy import cached_property
-from rgals.sgd.losses._base import Full, List, logistic, softplus
+from rgals.sgd.losses._base import Full, List
 
 __all__ = ["ListNDCG", "ListAP", "ListRR", "ListNRBP", "LambdaRank", "LambdaLoss", "FullLambdaRank"]
 __all__ += ["FullLambdaLoss", "FullBPR"]
-_PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
 
 
 def _discount(ranks: np.ndarray) -> np.ndarray:
     return 1 / np.log2(1 + ranks)
 
 
-class Lists:
-    """Lists one after the other: scores (T,), of list b from ``indptr[b]`` on, its positives first."""
+class Weights(NamedTuple):
+    """Those of pairs, as `rgals.kernels.smooth.pairs` has them: 1, by two numbers of an item, or by ranks."""
 
-    def __init__(self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray) -> None:
-        self.scores, self.indptr, self.n_positives = scores, indptr, n_positives
-        self.list_of = np.repeat(np.arange(len(n_positives)), n_positives)  # (P,) list of each positive
-        before = np.cumsum(n_positives) - n_positives
-        self.at = np.arange(len(self.list_of)) + (indptr[:-1] - before)[self.list_of]  # (P,) in the scores
+    down: Any = ()
+    up: Any = ()
+    least: Any = np.inf
+    rank: Any = ()
+    by_distance: Any = ()
+    by_lower: Any = ()
+
+
+_EQUAL = Weights()
+ALL, POSITIVES, NEGATIVES = [0, 2], [0, 1], [1, 2]  # runs of a list, by its three edges
+
+
+class Lists:
+    """Lists one after the other: scores (T,), list b from ``indptr[b]`` on, its ``m[b]`` positives first."""
+
+    def __init__(self, scores: np.ndarray, indptr: np.ndarray, m: np.ndarray) -> None:
+        self.scores, self.grad, self.m, self.indptr = scores, np.zeros_like(scores), m, indptr
+        self.list_of = np.repeat(np.arange(len(m)), m)  # (P,) list of each positive, and where it stands
+        self.at = np.arange(len(self.list_of)) + (indptr[:-1] - np.cumsum(m) + m)[self.list_of]
+        self._edges = np.stack([indptr[:-1], indptr[:-1] + m, indptr[1:]])
+
+    def add(self, plus: bool, run: list[int], factor: Any = None, weights: Weights = _EQUAL) -> np.ndarray:
+        """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive (P,) over a run of the items of its list.
+
+        phi is ``log(1 + exp(x))`` if ``plus``, else ``1 / (1 + exp(-x))``. With a factor the gradient of the
+        sum of all is added to ``grad``.
+        """
+        (low, high), real = self._edges[run][:, self.list_of], self.scores.dtype
+        values, one = np.empty(len(self.at)), np.ones(len(self.at))
+        given = weights._replace(least=weights.least * one)
+        numbers = tuple(np.asarray(part).astype(real) for part in given)
+        factors = (one if factor is None else factor * one).astype(real)
+        grad = self.grad[:0] if factor is None else self.grad
+        pairs(self.scores, low, high, self.at, plus, factors, numbers, values, grad)
+        return values
 
     @cached_property
-    def ranks(self) -> "Ranks":
-        """For weights that depend on them."""
-        return Ranks(self)
-
-    def blocks(self, low: np.ndarray) -> "Iterator[Block]":
-        """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
-        high = self.indptr[self.list_of + 1]
-        some = np.flatnonzero(high > low)
-        ends = np.cumsum((high - low)[some])
-        start = done = 0
-        while start < len(some):
-            stop = max(int(np.searchsorted(ends, done + _PAIRS, "right")), start + 1)
-            p = some[start:stop]
-            yield Block(self, p, low[p], high[p])
-            start, done = stop, ends[stop - 1]
-
-
-class Ranks:
-    """The ranks in every list, by falling score and distinct, and what swaps are made of."""
-
-    def __init__(self, lists: Lists) -> None:
-        at, list_of, length = lists.at, lists.list_of, np.diff(lists.indptr)
-        order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
-        start = np.repeat(lists.indptr[:-1], length)
-        self.rank = np.empty(len(order), np.int64)  # (T,)
-        self.rank[order] = np.arange(len(order)) - start + 1
-        self.discount = _discount(self.rank)  # (T,) of DCG
-        hits = np.zeros(len(order))
-        hits[at] = 1
-        # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
-        self.hits, self.harmonic = np.empty((2, len(order)))
-        for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
-            total = np.concatenate([[0.0], np.cumsum(terms)])
-            sums[order] = total[1:] - total[start]
-        # (B,) rank of the first positive, and of the second, infinite where there is none.
-        self.best, self.second = top = np.full((2, len(length)), np.inf)
-        own = self.rank[at]
-        for position in (1, 2):
-            here = np.rint(self.hits[at]) == position
-            top[position - 1][list_of[here]] = own[here]
+    def rank(self) -> np.ndarray:
+        """Of every item in its list, from 1: by falling score, equal ones as they stand, (T,)."""
+        rank = np.empty(len(self.scores))
+        for start, end in zip(self.indptr[:-1], self.indptr[1:], strict=True):
+            scores = self.scores[start:end]
+            if scores.itemsize > 4:
+                order = np.argsort(-scores, kind="stable")
+            else:  # as integers that sort alike, with the place in their lower half: twice as fast
+                bits = (0 - scores).view(np.int32)
+                order = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64) << 32 | np.arange(len(bits))
+                order.sort()
+                order &= 0xFFFFFFFF
+            rank[start:end][order] = np.arange(1, len(order) + 1)
+        return rank
 
 
-class Block:
-    """Some positives, each with a run of items of its list."""
-
-    def __init__(self, lists: Lists, p: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-        self.lists, self.p, self.list = lists, p, lists.list_of[p]
-        self.at = lists.at[p]  # where its positives stand in the scores
-        length = high - low
-        self.starts = np.cumsum(length) - length
-        self.i = np.repeat(np.arange(len(p)), length)  # positive of each pair, within the block
-        self.j = np.arange(len(self.i)) + (low - self.starts)[self.i]  # its item, in the scores
-        self.x = lists.scores[self.j] - lists.scores[self.at][self.i]
-        self.m = lists.n_positives[self.list]
-        self.n_negatives = lists.indptr[self.list + 1] - lists.indptr[self.list] - self.m
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum over the pairs of each positive, float64."""
-        return np.add.reduceat(values, self.starts, dtype=np.float64)
-
-    @property
-    def others(self) -> np.ndarray:
-        """Whether each pair is of two different positives."""
-        first = self.lists.indptr[self.list]
-        return (self.j < (first + self.m)[self.i]) & (self.j != self.at[self.i])
-
-
-Terms = tuple[np.ndarray, np.ndarray]  # the value of each positive, the derivative of each pair
-
-
-# All losses here are sums over pairs of a positive i and an item j of the same list, of x = s_j - s_i. A loss
-# is a function of a block of such pairs: for every positive its value, for every pair the derivative by x.
+# All losses here are sums over pairs of a positive i and an item j of the same list, of x = s_j - s_i, or
+# functions of such sums.
 class _Pairwise(List):
-    """``L = sum_{i in I, j not in I} W_ij phi(s_j - s_i)``, W a constant for the gradient; or by `_terms`."""
+    """``L = sum_{i in I, j not in I} W_ij phi(s_j - s_i)``, W a constant for the gradient."""
 
-    negatives_only: ClassVar[bool] = True
     smooth = "logistic"  # phi is log(1 + exp(x)), else 1 / (1 + exp(-x))
 
-    def _weights(self, block: Block) -> np.ndarray | float:
-        return 1.0
+    def _weights(self, lists: Lists) -> tuple[Any, Weights]:
+        """Those of the positives and of the pairs, whose product is W."""
+        return 1.0, _EQUAL
 
-    def _terms(self, block: Block) -> Terms:
-        value, slope = softplus(block.x) if self.smooth == "logistic" else logistic(block.x)
-        weights = self._weights(block)
-        return block.sum(weights * value), weights * slope
+    def _add(self, lists: Lists, of: Any) -> np.ndarray:
+        # The values of the positives, of the weights ``of``; their gradient is added to that of the lists.
+        own, weights = self._weights(lists)
+        return lists.add(self.smooth == "logistic", NEGATIVES, of * own, weights)
 
     def value_and_grad(
         self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
-        values, grad = np.zeros(len(n_positives)), np.zeros(len(scores))
-        first = lists.indptr[lists.list_of]
-        if self.negatives_only:
-            first = first + lists.n_positives[lists.list_of]
-        for block in lists.blocks(first):
-            value, slope = self._terms(block)
-            if weights is not None:
-                value, slope = value * weights[block.p], slope * weights[block.p][block.i]
-            values += np.bincount(block.list, value, minlength=len(values))
-            low, high = int(block.j.min()), int(block.j.max()) + 1
-            grad[low:high] += np.bincount(block.j - low, slope, minlength=high - low)
-            grad[block.at] -= block.sum(slope)
-        return values, grad.astype(scores.dtype)
+        values = self._add(lists, 1.0 if weights is None else weights)
+        return np.bincount(lists.list_of, values, minlength=len(lists.m)), lists.grad
 
 
 def ideal_dcg(m: np.ndarray) -> np.ndarray:
@@ -139,47 +103,40 @@ def ideal_dcg(m: np.ndarray) -> np.ndarray:
     return np.cumsum(_discount(np.arange(1, max(int(m.max(initial=1)), 1) + 1)))[np.maximum(m, 1) - 1]
 
 
-class _Listwise(_Pairwise):
-    """A metric with the smooth rank ``R_i = 1 + sum_{j != i} sigmoid(s_j - s_i)`` in place of the rank."""
-
-    negatives_only: ClassVar[bool] = False
-    _metric: ClassVar[Callable[..., Terms]]  # from sigmoids, slopes and ranks
-
-    def _terms(self, block: Block) -> Terms:
-        above, slope = logistic(block.x)
-        own = block.j == block.at[block.i]
-        above[own], slope[own] = 0, 0
-        return self._metric(block, above, slope, 1 + block.sum(above))
-
-
-class ListNDCG(_Listwise):
+class ListNDCG(_Pairwise):
     """Smooth nDCG: ``L = -1/Z sum_{i in I} 1 / log2(1 + R_i)``, Z the ideal DCG.
 
     ``R_i = 1 + sum_j sigmoid(s_j - s_i)`` over the user's list, here and in the other listwise losses. Li et
     al., "New Insights into Metric Optimization for Ranking-based Recommendation", Eq. 14.
     """
 
-    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
-        ideal, logarithm = ideal_dcg(block.m), np.log(1 + rank)
-        by_rank = np.log(2) / (ideal * (1 + rank) * logarithm**2)
-        return -np.log(2) / (ideal * logarithm), by_rank[block.i] * slope
+    def _add(self, lists: Lists, of: Any) -> np.ndarray:
+        ideal, rank = ideal_dcg(lists.m)[lists.list_of], _smooth_rank(lists)
+        lists.add(False, ALL, of * np.log(2) / (ideal * (1 + rank) * np.log(1 + rank) ** 2))
+        return -of * _discount(rank) / ideal
 
 
-class ListAP(_Listwise):
+def _smooth_rank(lists: Lists) -> np.ndarray:
+    # The positive itself stands in the sum with 1/2. It adds nothing to a gradient.
+    return 0.5 + lists.add(False, ALL)
+
+
+class ListAP(_Pairwise):
     """Smooth average precision: ``L = -1/m sum_{i in I} A_i / R_i``.
 
     ``A_i = 1 + sum_{j in I} sigmoid(s_j - s_i)``. Li et al., Eq. 15. Public code divides by
     the positives of the whole batch instead of the user's m.
     """
 
-    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
-        others = block.others
-        hits = 1 + block.sum(above * others)
-        by_rank, direct = hits / (block.m * rank**2), 1 / (block.m * rank)
-        return -hits / (block.m * rank), (by_rank[block.i] - direct[block.i] * others) * slope
+    def _add(self, lists: Lists, of: Any) -> np.ndarray:
+        rank, hits = _smooth_rank(lists), 0.5 + lists.add(False, POSITIVES)
+        direct = of / (lists.m[lists.list_of] * rank)
+        lists.add(False, ALL, direct * hits / rank)
+        lists.add(False, POSITIVES, -direct)
+        return -direct * hits
 
 
-class ListRR(_Listwise):
+class ListRR(_Pairwise):
     """Smooth reciprocal rank: ``L = -sum_{i in I} B_i / R_i``.
 
     ``B_i = prod_{j in I, j != i} (1 - sigmoid(s_j - s_i))``. Li et al., Eq. 16. At equal scores it is
@@ -187,11 +144,12 @@ class ListRR(_Listwise):
     why this loss hardly learns.
     """
 
-    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
-        others = block.others
-        first = np.exp(-block.sum(np.where(others, softplus(block.x)[0], 0)))
-        by_rank, direct = first / rank**2, first / rank
-        return -first / rank, by_rank[block.i] * slope + direct[block.i] * others * above
+    def _add(self, lists: Lists, of: Any) -> np.ndarray:
+        rank = _smooth_rank(lists)
+        direct = of * np.exp(np.log(2) - lists.add(True, POSITIVES)) / rank
+        lists.add(False, ALL, direct / rank)
+        lists.add(True, POSITIVES, direct)
+        return -direct
 
 
 class ListNRBP(_Pairwise):
@@ -206,42 +164,50 @@ class ListNRBP(_Pairwise):
     normalise: str = parameter(
         "none", ("none", "positives", "pairs"), "By what the sum is divided; see above."
     )
+    smooth = "sigmoid"
 
-    def _terms(self, block: Block) -> Terms:
-        above, slope = logistic(block.x)
-        divisor = {"none": 1, "positives": block.m, "pairs": block.m * block.n_negatives}
-        scale = np.ones(len(block.m)) / divisor[self.normalise]
-        return scale * block.sum(above), scale[block.i] * slope
-
-
-# What swapping positive i and negative j, of ranks r_i and r_j, changes in a metric.
+    def _weights(self, lists: Lists) -> tuple[Any, Weights]:
+        pairs = np.maximum(lists.m * (np.diff(lists.indptr) - lists.m), 1)
+        divisor = {"none": np.ones_like(lists.m), "positives": lists.m, "pairs": pairs}
+        return 1 / divisor[self.normalise][lists.list_of], _EQUAL
 
 
-def _swap_ndcg(block: Block, known: Ranks, p: float) -> np.ndarray:
-    change = np.abs(known.discount[block.at][block.i] - known.discount[block.j])
-    return change / ideal_dcg(block.m)[block.i]
+# What swapping positive i and negative j changes in a metric, of ranks r_i and r_j.
 
 
-def _swap_nrbp(block: Block, known: Ranks, p: float) -> np.ndarray:
-    change = np.abs(p ** (known.rank[block.at] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
-    return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
+def _swap_ndcg(lists: Lists, p: float) -> tuple[Any, Weights]:
+    discount = _discount(lists.rank)
+    return 1 / ideal_dcg(lists.m)[lists.list_of], Weights(discount, discount)
 
 
-def _swap_rr(block: Block, known: Ranks, p: float) -> np.ndarray:
-    own, r = known.rank[block.at], known.rank[block.j]
-    first, second = known.best[block.list], known.second[block.list]
-    other = np.where(own == first, second, first)[block.i]  # the best positive beside i
-    return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
+def _swap_nrbp(lists: Lists, p: float) -> tuple[Any, Weights]:
+    share = p ** (lists.rank - 1)
+    return (1 - p) / (1 - p ** lists.m[lists.list_of].astype(float)), Weights(share, share)
 
 
-def _swap_ap(block: Block, known: Ranks, p: float) -> np.ndarray:
-    at = block.at
-    r_i, r_j = known.rank[at][block.i], known.rank[block.j]
-    n_i, n_j = known.hits[at][block.i], known.hits[block.j]
-    between = known.harmonic[block.j] - known.harmonic[at][block.i]
-    up = (n_j + 1) / r_j - n_i / r_i - between - 1 / r_i
-    down = n_i / r_i - n_j / r_j + between
-    return np.abs(np.where(r_j < r_i, up, down)) / block.m[block.i]
+def _swap_rr(lists: Lists, p: float) -> tuple[Any, Weights]:
+    reciprocal, of = 1 / lists.rank, lists.list_of
+    own = reciprocal[lists.at]
+    first, second = np.zeros((2, len(lists.m)))  # of the best positive, and of the next, if any
+    np.maximum.at(first, of, own)
+    np.maximum.at(second, of, np.where(own == first[of], 0, own))
+    # Only the best can fall, to the next at most; any can rise above the best.
+    reciprocal[lists.at] = first[of]
+    return 1.0, Weights(reciprocal, reciprocal, np.where(own == first[of], first[of] - second[of], 0))
+
+
+def _swap_ap(lists: Lists, p: float) -> tuple[Any, Weights]:
+    # Precision at an item less the sum of 1 / rank of the positives down to it falls with the rank, without
+    # the item itself and with it.
+    rank, hit = lists.rank, np.zeros(len(lists.rank))
+    first = np.repeat(lists.indptr[:-1], np.diff(lists.indptr))
+    place = first + lists.rank.astype(np.int64) - 1  # in the order of the ranks
+    hit[place[lists.at]] = 1
+    by_rank = np.empty_like(hit)
+    by_rank[place] = rank
+    hits, harmonic = (np.append(0, np.cumsum(part)) for part in (hit, hit / by_rank))
+    down = (hits[place + 1] - hits[first]) / rank - (harmonic[place + 1] - harmonic[first])
+    return 1 / lists.m[lists.list_of], Weights(down, down + 1 / rank)
 
 
 #: Metrics of `LambdaRank`.
@@ -264,8 +230,8 @@ class LambdaRank(_Pairwise):
     p: float = parameter(0.9, "float in (0, 1)", "Persistence of nRBP (published: 0.8, 0.9, 0.95).")
     smooth: str = parameter("logistic", ("logistic", "sigmoid"), "The function of ``s_j - s_i``; see above.")
 
-    def _weights(self, block: Block) -> np.ndarray:
-        return SWAPS[self.metric](block, block.lists.ranks, self.p)
+    def _weights(self, lists: Lists) -> tuple[Any, Weights]:
+        return SWAPS[self.metric](lists, self.p)
 
 
 class LambdaLoss(_Pairwise):
@@ -282,16 +248,15 @@ class LambdaLoss(_Pairwise):
     k: int | None = parameter(None, "int > 0, optional", "None for the whole list.")
     published: bool = parameter(True, "bool", "The weights of the public code; False for the printed ones.")
 
-    def _weights(self, block: Block) -> np.ndarray:
-        rank = block.lists.ranks.rank
-        own, other = rank[block.at][block.i], rank[block.j]
-        distance, lower = np.abs(own - other), np.maximum(own, other)
-        weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
-        if self.k is None:
-            return weight
-        beyond = lower > self.k
-        # A lower rank of 1 cannot be: it is that of one of two items.
-        return weight / np.where(beyond, 1 - (1 / lower if self.published else _discount(lower)), 1)
+    def _weights(self, lists: Lists) -> tuple[Any, Weights]:
+        longest = int(np.diff(lists.indptr).max(initial=1))
+        discount = _discount(np.arange(1.0, longest + 2))
+        by_distance, by_lower = np.zeros(longest + 1), np.ones(longest + 1)
+        by_distance[1:] = discount[:-1] - (0 if self.published else discount[1:])
+        if self.k is not None:
+            ranks = np.arange(max(self.k + 1, 2), longest + 1)  # the lower of two is 2 or more
+            by_lower[ranks] = 1 / (1 - (1 / ranks if self.published else _discount(ranks)))
+        return 1.0, Weights(rank=lists.rank, by_distance=by_distance, by_lower=by_lower)
 
 
 class _OnCatalogue(Full):
