@@ -184,12 +184,12 @@ def regret(points: list[list[float]], default: list[int]) -> tuple[float, float,
     return best, reached, 1 - reached / best
 
 
-def print_losses(rows: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Every loss by its defaults, on the sets that all were measured on."""
+def print_losses(rows: dict[tuple[str, str], dict[str, Any]], costs: dict[str, float]) -> None:
+    """Every loss by its defaults, on the sets that all were measured on, and what an epoch costs."""
     sets = [name for name in SMALLEST if all((name, loss) in rows for loss in sgd_losses.LOSSES)]
     if not sets:
         return
-    print(f"| loss | score | {' | '.join(sets)} | CPU s |\n{'|' + '---|' * (3 + len(sets))}")
+    print(f"| loss | score | {' | '.join(sets)} | CPU s | epoch |\n{'|' + '---|' * (4 + len(sets))}")
 
     own = {loss: [rows[name, loss] for name in sets] for loss in sgd_losses.LOSSES}
 
@@ -202,7 +202,8 @@ def print_losses(rows: dict[tuple[str, str], dict[str, Any]]) -> None:
     table.append(entry("*`RGALS()`*", "", first, "als", "als_cpu"))
     for label, score, figures, seconds in sorted(table, key=lambda one: -float(np.mean(np.log(one[2])))):
         cells = " | ".join(f"{x:.4f}" for x in figures)
-        print(f"| {label} | {score} | {cells} | {seconds:.1f} |")
+        over = f"{costs[name]:.1f}" if (name := label.strip("`")) in costs else ""
+        print(f"| {label} | {score} | {cells} | {seconds:.1f} | {over} |")
     print()
 
 
@@ -220,7 +221,8 @@ def print_tables(args: argparse.Namespace) -> None:
         )
     below = [(row["set"], row["loss"], row["K"]) for row in defaults if row["ndcg"] < row["popularity"]]
     print(f"\n{len(defaults)} fits, below popularity: {below or 'none'}\n")
-    print_losses({(row["set"], row["loss"]): row for row in defaults if row["K"] == 64})
+    costs = {row["loss"]: row["times"] for row in rows if row["kind"] == "cost" and row["n_negatives"] == 100}
+    print_losses({(row["set"], row["loss"]): row for row in defaults if row["K"] == 64}, costs)
     print("| set | loss | K | fits | best: temperature, lr, epochs | default | best | default | regret |")
     print("|" + "---|" * 9)
     lost = []

@@ -6,7 +6,8 @@ Peak and epochs take turns; the median of their ratios is printed with its 10 % 
 figures are the best of several epochs. Compilation is left out.
 
 `python benchmarks/sgd_speed.py amazon-health-10core --costs`: an epoch of every loss that samples, and of the
-encoders, over one of sampled softmax with as many negatives, fitted in turns.
+encoders, over one of sampled softmax with as many negatives, fitted in turns. `--out FILE` appends lines, of
+which `sgd_quality.py --tables` shows the last.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def epoch_seconds(X, epochs: int, **params) -> float:
     return float(times[1:].min())
 
 
-def costs(X, n: int, common: dict) -> None:
+def costs(X, n: int, common: dict, out: Path | None) -> None:
     """Seconds an epoch over those of sampled softmax, fitted before and after."""
     cases = {name: ({"loss": name, "temperature": "auto"}, kind.kind) for name, kind in LOSSES.items()}
     for encoder in ("lightgcn", "xsimgcl"):
@@ -73,7 +74,10 @@ def costs(X, n: int, common: dict) -> None:
         before, seconds, after = (epoch_seconds(X, 3, **how) for how in (plain, {**own, **params}, plain))
         over = 2 * seconds / (before + after)
         print(f"{name:<24} {kind:<8} {seconds:8.3f} s/epoch, {over:6.2f} x", flush=True)
-        print(json.dumps({"loss": name, "seconds": seconds, "sampled_softmax": [before, after]}))
+        line = json.dumps({"kind": "cost", "loss": name, "n_negatives": n, "times": round(over, 2)})
+        if out is not None:
+            with out.open("a") as file:
+                file.write(line + "\n")
 
 
 def main() -> None:
@@ -86,6 +90,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--costs", action="store_true")
     parser.add_argument("--negatives", type=int, default=100, help="of --costs")
+    parser.add_argument("--out", type=Path, help="of --costs")
     args = parser.parse_args()
     path = Path(args.data) if Path(args.data).exists() else DATA / f"{args.data}.npz"
     X = as_csr(read_interactions(path, min_value=None if args.costs else 3).matrix)
@@ -97,7 +102,7 @@ def main() -> None:
     print(f"{threads} threads, float32, {named[0]}; load of the machine {os.getloadavg()[0]:.1f}")
     common = {"K": args.K, "n_jobs": args.jobs, "temperature": 0.2, "lr": 0.02, "batch_size": None}
     if args.costs:
-        return costs(X, args.negatives, common | {"score": "auto"})
+        return costs(X, args.negatives, common | {"score": "auto"}, args.out)
     for score in ("dot", "cosine"):
         peaks: list[float] = []
         model = SGDRanker(n_epochs=4 * args.epochs, random_state=0, loss="softmax", score=score, **common)

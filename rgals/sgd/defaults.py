@@ -25,7 +25,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         batch_size      M / 100, 32 to 512      1024                    64
         n_epochs        20                      500 M / n, 8 to 20      20
         lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
-        n_negatives                             25                      5
+        n_negatives                             25                      10
         temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of fewer than 700 items (dot: 1);
                         sparsemax: 15 sqrt(n)
     """
@@ -44,7 +44,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     if loss.kind == "full":
         found |= {"batch_size": int(np.clip(users // 100, 32, 512)), "lr": 0.1}
     elif loss.kind == "list":
-        found |= {"batch_size": 64, "lr": 0.05, "n_negatives": 5}
+        found |= {"batch_size": 64, "lr": 0.05, "n_negatives": 10}
     else:
         found |= {"batch_size": 1024, "lr": 0.05}
         # A user is updated once for each positive: 8 epochs do for long rows.
