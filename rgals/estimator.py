@@ -7,16 +7,18 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import sklearn
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals.datasets.given import given
+from rgals.datasets.given import Given, given
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import takes_dislikes, with_priors
 from rgals.model.exchange import Interop
 from rgals.model.file import FORMAT
 from rgals.model.fitted import told
 from rgals.model.state import FittedState
+from rgals.runtime.lazy import optional
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
@@ -362,12 +364,13 @@ class RGALS(
         -------
         ndarray, shape (n_users, K)
         """
+        X = given(X, fit_params.pop("columns", None))
         fixed = copy(self.fit(X, y, **fit_params))
         state: FittedState = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
             # The fit held interactions out; a transform sees them all.
             return fixed.transform(X, fit_params.get("user_features"))
-        return state.user_factors
+        return self._by_user(state.user_factors, X, state.user_ids)
 
     def transform(self, X: Any, user_features: Any = None) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).
@@ -395,7 +398,16 @@ class RGALS(
         """
         found = None if X is None else given(X)
         fixed, state, rows = self._read_rows(found)
-        return fixed._fold_in(state, *state.described(rows, user_features, found and found.user_ids)[:2])
+        rows, prior, ids = state.described(rows, user_features, found and found.user_ids)
+        return self._by_user(fixed._fold_in(state, rows, prior), found, ids)
+
+    def _by_user(self, factors: np.ndarray, found: Given | None, ids: np.ndarray | None) -> Any:
+        # Of a frame of events scikit-learn's `set_output` would take the index, whose rows are no users.
+        whole = sklearn.get_config()["transform_output"]
+        shown = getattr(self, "_sklearn_output_config", {}).get("transform", whole)
+        if found is None or not found.of_rows or shown != "pandas":
+            return factors
+        return optional("pandas", "set_output needs pandas").DataFrame(factors, index=ids)
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).

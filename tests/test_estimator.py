@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, interactions
@@ -38,7 +40,7 @@ from rgals import (
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.kernels import diagonal, rows
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
+from rgals.model_selection import split_interactions, tune
 from rgals.runtime import errors
 from rgals.runtime.progress import FIRST_FIT, ProgressBar
 
@@ -612,3 +614,30 @@ def test_a_subclass_with_parameters_of_its_own_shows_itself_updates_and_is_saved
     loaded = Own.load(tmp_path / "m.npz")
     assert loaded.fingerprint() == model.fingerprint() and repr(loaded) == repr(model)
     assert loaded.get_params() == model.get_params() and loaded.partial_fit(X[:3]).K == 4
+
+
+def test_a_frame_of_users_has_their_ids_and_not_the_index_of_events():
+    """``set_output`` would take the index of what came in: as many events as users were mislabelled."""
+    events = pd.DataFrame({"user": ["zoe", "ann"], "item": ["tea", "rum"]}, index=["first", "second"])
+    model = RGALS(K=2, random_state=0).fit(pd.concat([events, events.assign(item="milk")]))
+    plain = model.transform(events)
+    model.set_output(transform="pandas")
+    found = model.transform(events)
+    assert found.index.tolist() == ["ann", "zoe"]
+    np.testing.assert_array_equal(found, plain)
+    np.testing.assert_array_equal(model.transform(events[:1]).loc["zoe"], found.loc["zoe"])
+    whole = model.fit_transform(pd.concat([events, events.assign(item="milk")]))
+    assert whole.index.tolist() == ["ann", "zoe"] and np.any(whole)
+
+
+def test_marked_test_interactions_are_not_fitted_in_silence():
+    data = read_interactions(
+        pd.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "split": [0, 1, 0, 1]})
+    )
+    with pytest.warns(UserWarning, match="2 interactions of X are marked as test"):
+        RGALS(K=2).fit(data)
+    with pytest.warns(UserWarning, match="2 interactions of X are marked as test"):
+        tune("rg2", data, {"K": 2}, budget=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        RGALS(K=2).fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)

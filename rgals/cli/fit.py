@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from dataclasses import replace
 from typing import Any
 
 from rgals.cli import _shared as shared
@@ -36,7 +37,8 @@ def run_convert(args: argparse.Namespace) -> None:
       rgals convert logs/ -o data.rgals --memory 4GB --user-column who --item-column what
       rgals fit data.rgals -o model.npz
 
-    SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing.
+    SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing. Times
+    and splits are left out: of a file that marks a test part, a store holds everything.
     """
     how = {"columns": parameters(args, read_interactions), **parameters(args, convert)}
     store = convert(args.sources, args.output, progress=bool(shared.progress(args)), **how)
@@ -95,8 +97,9 @@ def run_fit(args: argparse.Namespace) -> None:
     how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args, stores=True)
-    train, validation, held_out = data, None, None
-    if getattr(data, "split", None) is not None and not args.all:
+    has_split = getattr(data, "split", None) is not None
+    train, validation, held_out = replace(data, split=None) if has_split else data, None, None
+    if has_split and not args.all:
         train, marked = shared.marked_parts(data)
         validation = marked if args.early_stopping else None
         part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"

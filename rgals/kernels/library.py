@@ -91,20 +91,11 @@ _KERNELS: dict[str, Kernel] = {}
 def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..., Any]:
     """Turn ``emit(e, *arguments)`` into a function for compiled code, and for other kernels (`Emitter.call`).
 
-    Parameters
-    ----------
-    kinds : str
-        A letter for each argument: ``p`` array and offset (becomes a `Pointer`), ``v`` array, ``d`` float64
-        array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer (`Index`), ``r`` real number
-        (`Number`). In a call from a kernel arrays are pointers, without offsets.
-    result : str, default=""
-        What ``emit`` returns: ``i``, ``r`` or nothing.
-    name : str, optional
-        In place of ``emit``'s name, where one Python function makes several.
-
-    Returns
-    -------
-    decorator
+    ``kinds`` has a letter for each argument: ``p`` array and offset (becomes a `Pointer`), ``v`` array, ``d``
+    float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer (`Index`), ``r`` real
+    number (`Number`); in a call from a kernel arrays are pointers, without offsets. ``result`` is what
+    ``emit`` returns, ``i``, ``r`` or nothing; ``name`` is in place of ``emit``'s, where one Python function
+    makes several.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:

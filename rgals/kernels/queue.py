@@ -89,12 +89,8 @@ def _stay_awake(launches, seen):
 def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
     """Run ``work(counter, *args)`` on ``n_threads`` threads at once, this one being the first.
 
-    Parameters
-    ----------
-    work : a compiled function that releases the interpreter's lock (``nogil``)
-        Takes pieces of work off ``counter`` (`fetch_add`) until none is left, so that it does not matter how
-        many threads run it, nor when they start.
-    n_threads : int
+    ``work``, compiled to release the interpreter's lock, takes pieces off ``counter`` (`fetch_add`) until
+    none is left, so that it does not matter how many threads run it, nor when they start.
     """
     counter = np.zeros(1, np.int64)
     if n_threads == 1:

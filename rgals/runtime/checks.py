@@ -104,7 +104,7 @@ def _choice(name: str, value: Any, choices: Collection[Any]) -> None:
 
 #: What a parameter may be, in the words of its docstring, and the check that refuses all else.
 RANGES: dict[str, Callable[[str, Any], Any]] = {
-    "bool": lambda name, value: value,
+    "bool": lambda name, x: check_choice(name, bool(x) if isinstance(x, np.bool_) else x, (True, False)),
     "int > 0": partial(check_int, minimum=1),
     "int > 0, optional": lambda name, value: value is None or check_int(name, value, 1),
     "int >= 0, optional": lambda name, value: value is None or check_int(name, value, 0),

@@ -54,18 +54,7 @@ def useful_jobs(n_jobs: int | None, work: int) -> int:
 
 
 def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
-    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit.
-
-    Parameters
-    ----------
-    n_queries, n, bytes_each : int
-        Lists, entries of a list, bytes of an entry.
-
-    Examples
-    --------
-    >>> from rgals.scoring import require_lists
-    >>> require_lists(1000, 10, 8)  # they do
-    """
+    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit."""
     needed = n_queries * n * bytes_each
     if needed > _LARGE:
         what = f"a table of {n_queries:,} lists with n={n:,}"

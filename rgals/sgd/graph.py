@@ -100,9 +100,7 @@ class XSimGCL(LightGCN):
         self.first = self.propagate([side.param for side in self.sides], noise)
         return self.mean(self.first, self.n_layers - 1, noise)
 
-    def chain(  # noqa: D102 - as its base has it
-        self, gradients: Gradients, batch: Sides, weight: float
-    ) -> tuple[float, Sides]:
+    def chain(self, gradients: Gradients, batch: Sides, weight: float) -> tuple[float, Sides]:  # noqa: D102
         value, scale, pairs, first = 0.0, self.contrast * weight, [], [np.zeros_like(h) for h in self.first]
         for side, h, grad, ids in zip(self.sides, self.first, first, batch, strict=True):
             rows = np.unique(ids)

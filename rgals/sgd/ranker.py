@@ -32,7 +32,8 @@ _CHOICES |= {"decay": ("coupled", "decoupled", "frequency"), "values": VALUES}
 _RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
 _RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
 _RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
-_RANGES |= {"contrast": "float >= 0"}
+_RANGES |= {"contrast": "float >= 0", "early_stopping": "bool", "exclude_positives": "bool"}
+_RANGES |= {"replacement": "bool", "shared_negatives": "bool", "warm_start": "bool"}
 # Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
 _DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
 _DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
@@ -204,9 +205,9 @@ class SGDRanker(Trained, BaseEstimator):
     def _check_memory(
         self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
     ) -> None:
-        size = self.batch_size or BATCH[get_loss(self.loss).kind]
-        needed = fit_bytes(self, matrix, dtype.itemsize)
-        admit(needed + weights, self, matrix, dtype, split, f"batch_size={size}")
+        kind, needed = get_loss(self.loss).kind, fit_bytes(self, matrix, dtype.itemsize)
+        sizes = [f"batch_size={self.batch_size or BATCH[kind]}", f"n_negatives={self.n_negatives}"]
+        admit(needed + weights, self, matrix, dtype, split, *sizes[: 1 + (kind != "full")])
 
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
         if task.store is not None:
@@ -214,6 +215,7 @@ class SGDRanker(Trained, BaseEstimator):
         rng = np.random.default_rng(task.seed)
         order = int(rng.integers(1 << 62))
         start = start_factors(self, task.train.shape, 2, rng, task.dtype, self.init_scale)
+        start[0][task.matrix.row_counts == 0] = 0  # and they stay so
         most, shown = int(self.n_epochs), bool(self.verbose)
         with workers(self.n_jobs):
             steps = Epochs(self, task.train, start, order)

@@ -113,7 +113,7 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
             raise NumericalError(
                 f"the factors of {what} {named}{more} are too small for {kind.dtype}: its weights, at most "
                 f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
-                "to about 1, or lower reg"
+                "to about 1, lower reg, lengthen half_life, or take dtype='float64'"
             )
         said = f"the factors of {what} {named}{more} have come to 0"
         warn(f"{said}: reg leaves nothing of them. Lower reg", PrecisionWarning)

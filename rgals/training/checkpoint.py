@@ -162,7 +162,7 @@ class Store:
                 problem = f"{key} is {here} here and {there} there; continue that fit, or give another folder"
                 raise CheckpointError(f"{path} belongs to another fit: {problem}")
         if iteration > n_iter:
-            what = f"beyond n_iter={n_iter}; raise n_iter or give another folder"
+            what = f"beyond the {n_iter} that are asked for; ask for more, or give another folder"
             raise CheckpointError(f"{path} is at iteration {iteration}, {what}")
         for name, n in zip(_FACTORS, description["shape"], strict=True):
             if state[name].dtype != description["dtype"] or state[name].shape != (n, description["K"]):
@@ -222,6 +222,8 @@ def plain(value: Any) -> Any:
     """A parameter in terms of JSON."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):  # which `repr` shortens and rounds
+        return f"{value.dtype} {value.shape} {hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()}"
     if isinstance(value, np.generic):
         value = plain_number(value.item())
     return value if value is None or isinstance(value, str | int | float) else repr(value)

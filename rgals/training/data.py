@@ -35,7 +35,7 @@ def read(
     model: Any, X: Any, dtype: Any, user_ids: Any, item_ids: Any, columns: Any = None
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
-    found, halving = given(X, columns), getattr(model, "half_life", None) is not None
+    found, halving = given(X, columns).warned(), getattr(model, "half_life", None) is not None
     names = None if found.frame is None else _names_of(found.frame)
     matrix = check_matrix(model, found.timed if halving else found.matrix, dtype)
     if matrix.times is not None and not halving:

@@ -203,7 +203,7 @@ def test_the_interval_decides_when_it_is_written(X, tmp_path):
         ({"random_state": 1}, "random_state"),
         ({"random_state": None}, "random_state"),
         ({"early_stopping": True}, "early_stopping"),
-        ({"n_iter": 2}, "beyond n_iter=2"),
+        ({"n_iter": 2}, "beyond the 2 that are asked for"),
         ("one interaction more", "X is"),
         ("one row more", "shape is"),
         ("validation", "metric|validation"),

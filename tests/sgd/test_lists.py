@@ -112,7 +112,7 @@ def ragged(rng, scale=1.0):
     return rng.standard_normal(indptr[-1]) * scale, indptr
 
 
-@pytest.mark.parametrize("loss", [*LISTWISE, *LAMBDA], ids=str)
+@pytest.mark.parametrize("loss", [*LISTWISE, *LAMBDA, LambdaRank("nrbp", p=1 - 1e-7)], ids=str)
 def test_in_single_precision_they_are_those_of_double_precision(loss, rng):
     """Where exponentials, logarithms and orders are computed in other ways; longer than any vector."""
     m = np.array([3, 40])

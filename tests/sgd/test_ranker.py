@@ -227,9 +227,41 @@ def test_early_stopping_says_when_nothing_can_be_held_out(kind):
         kind(K=2, early_stopping=True).fit(sp.csr_array(np.eye(5)))
 
 
-@pytest.mark.parametrize(
-    "given, plain", [({"dtype": ">f4"}, {}), ({"early_stopping": "no"}, {"early_stopping": True})]
-)
+@pytest.mark.parametrize("name", ["early_stopping", "exclude_positives", "replacement", "warm_start"])
+def test_what_is_neither_true_nor_false_is_refused(name):
+    with pytest.raises(ParameterError, match=f"{name}='no'"):
+        SGDRanker(K=3, loss="bpr", **{name: "no"}).fit(two_worlds()[0])
+    SGDRanker(K=3, loss="bpr", n_epochs=1, **{name: np.True_}).fit(two_worlds()[0])
+
+
+def test_users_without_interactions_have_factors_of_zero():
+    X = sp.csr_array(np.vstack([np.zeros(4), np.eye(4)]))
+    for loss in ("softmax", "bpr", "lambda_rank"):
+        factors = SGDRanker(K=3, loss=loss, n_epochs=2, random_state=0).fit(X).user_factors_
+        assert not factors[0].any() and factors[1:].any(axis=1).all(), loss
+
+
+def test_arrays_of_a_loss_tell_checkpoints_apart(tmp_path):
+    """Their `repr` shortens and rounds."""
+
+    class Target:
+        kind = "full"
+
+        def __init__(self, target):
+            self.target = target
+
+        def value_and_grad(self, scores, positives):
+            gap = scores - self.target
+            return (gap.astype(float) ** 2).sum(axis=1), 2 * gap
+
+    X, targets = two_worlds()[0], [np.full(two_worlds()[0].shape[1], x) for x in (0.1, 0.1 + 1e-9)]
+    SGDRanker(K=3, loss=Target(targets[0]), n_epochs=2, random_state=0).fit(X, checkpoint=tmp_path)
+    SGDRanker(K=3, loss=Target(targets[0]), n_epochs=3, random_state=0).fit(X, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="loss is"):
+        SGDRanker(K=3, loss=Target(targets[1]), n_epochs=4, random_state=0).fit(X, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("given, plain", [({"dtype": ">f4"}, {})])
 def test_what_means_the_same_fits_the_same(given, plain):
     X, _ = two_worlds()
     fits = [SGDRanker(K=3, n_epochs=2, random_state=0, **options).fit(X) for options in (given, plain)]

@@ -234,7 +234,7 @@ def tune(
     check_real("budget", budget, 0.0, open_min=True)
     check_choice("values", values, VALUES)
     check_int("random_state", random_state, 0, 2**32 - 1)
-    X = given(X, columns)
+    X = given(X, columns) if protocol is not None else given(X, columns).warned()
     validation = None if validation is None else given(validation, columns, "validation")
     prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}

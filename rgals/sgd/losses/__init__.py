@@ -60,7 +60,8 @@ def get_loss(loss: Any) -> Any:
     """
     if isinstance(loss, str):
         loss = LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
-    if isinstance(loss, type) or getattr(loss, "kind", None) not in KINDS:
+    is_one = getattr(loss, "kind", None) in KINDS and callable(getattr(loss, "value_and_grad", None))
+    if isinstance(loss, type) or not is_one:
         raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
     if isinstance(loss, Full | Sampled | List):  # one from outside needs no base class
         loss.validate()

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from rgals.kernels.smooth import step
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import Declared, check_choice, check_int, parameter
+from rgals.runtime.checks import Declared, check_choice, check_int, check_real, parameter
 from rgals.runtime.errors import ShapeError
 
 
@@ -73,6 +73,7 @@ class Adversary:
     def __post_init__(self) -> None:
         check_int("every", self.every, 1)
         check_choice("score", self.score, ("cosine", "dot"))
+        check_real("lr", self.lr, 0.0)
 
     def turn(self, epoch: int) -> bool:
         """Whether it steps in this epoch, counted from 0."""

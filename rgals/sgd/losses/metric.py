@@ -181,7 +181,7 @@ def _swap_ndcg(lists: Lists, p: float) -> tuple[Any, Weights]:
 
 
 def _swap_nrbp(lists: Lists, p: float) -> tuple[Any, Weights]:
-    share = p ** (lists.rank - 1)
+    share = np.expm1((lists.rank - 1) * np.log(p))  # less 1: near p = 1 float32 holds its differences
     return (1 - p) / (1 - p ** lists.m[lists.list_of].astype(float)), Weights(share, share)
 
 
@@ -263,16 +263,12 @@ class _OnCatalogue(Full):
     """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        n = positives.n_cols
-        rest = np.ones(scores.shape, bool)
-        rest.reshape(-1)[positives.positions] = False
-        # Of every row its positives, then the other items.
-        order = (np.argsort(rest, axis=1, kind="stable") + n * np.arange(len(scores))[:, None]).ravel()
-        weights = None if positives.is_binary else positives.values
-        flat = scores.reshape(-1)
-        lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
-        values, grad = super().value_and_grad(flat[order], *lists)  # type: ignore[safe-super]
-        flat[order] = grad
+        values, n = np.empty(len(scores)), positives.n_cols
+        for x, own in enumerate(scores):  # one by one: a list holds a hundred bytes an item
+            of = positives.slice_rows(x, x + 1)
+            order = np.append(of.indices, np.delete(np.arange(n), of.indices))  # the positives first
+            lists = np.array([0, n]), of.row_counts, None if of.is_binary else of.values
+            values[x : x + 1], own[order] = super().value_and_grad(own[order], *lists)  # type: ignore[safe-super]
         return values, scores
 
 
