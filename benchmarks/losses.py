@@ -504,8 +504,9 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
         ),
         (
             "a sparse catalogue, and the first K places count",
-            '`"softmax_at_k"`, sampled: `"sampled_softmax_at_k"`',
-            f"sparse: {n('H full SL@20', 'H full softmax')} of softmax; sampled {n('H SL@20', 'H SL')} of SL",
+            '`"sampled_softmax_at_k"`; all items, dense enough: `"softmax_at_k"`',
+            f"sparse: {n('H SL@20', 'H SL')} of SL; all items {n('H full SL@20', 'H full softmax')} of softmax; "
+            f"Electronics, sparser: {n('E SL@20', 'E SL')}; {n('E full SL@20', 'E full softmax')}",
         ),
         (
             "long histories, a small catalogue",
@@ -515,9 +516,10 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
         ),
         (
             "few negatives must do",
-            '`"sampled_cce"`, and as many as time allows',
-            f"dense, dot products: 1 negative {n('M CCE, 1 negatives')}, 10 {n('M CCE, 10 negatives')}, "
-            f"100 {n('M CCE, 100 negatives')}; BCE {n('M BCE, 1 negatives')} to {n('M BCE, 100 negatives')}",
+            '`"bce"`; of a hundred `"sampled_cce"`',
+            f"dense, dot products: 1, 10, 100 negatives {n('M BCE, 1 negatives')}, "
+            f"{n('M BCE, 10 negatives')}, {n('M BCE, 100 negatives')}; CCE {n('M CCE, 1 negatives')}, "
+            f"{n('M CCE, 10 negatives')}, {n('M CCE, 100 negatives')}",
         ),
         (
             "an adversary, or a partial AUC, is at hand",

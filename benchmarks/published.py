@@ -1,6 +1,7 @@
 """Our figures beside published ones, on their splits: `python benchmarks/published.py`.
 
-Fitted to all of the training part of a fixed split, recall over |truth|, as the published rows are measured.
+Fitted to all of the training part of a fixed split, of which the published rows hide a tenth; recall over
+|truth|.
 Defaults and `RGALSCV`, which sees the training part alone, and the settings of ``quality_settings.json``
 (chosen on validation; K=64, 16 iterations from random factors); mean of several seeds. Lines go to
 ``published_results.jsonl``; ``--table`` prints what is there. On MovieLens 1M, of which no published split is

@@ -128,7 +128,7 @@ anything is computed; `tests/solvers/test_contract_losses.py` tries each pair. W
 {LOSSES_BY_FEATURE}
 
 Refused: {"; ".join(sorted(set(LOSSES_BY_FEATURE.refused.values())))}. `values="auto"`, the default,
-takes one of the four kinds by a rule: [values and counts](guides/values.md).
+takes raw or binary ones by a rule: [values and counts](guides/values.md).
 
 ## Solvers
 

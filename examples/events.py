@@ -1,5 +1,6 @@
 """Views, carts and purchases in one matrix, with weights found by what is to be predicted: purchases."""
 
+import warnings
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,9 @@ from rgals import RGALS
 from rgals.datasets import make_implicit
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
+
+# Every purchase was a view before: the models know all views, and are asked which of them were bought.
+warnings.filterwarnings("ignore", "the model was fitted to")
 
 # A shop: people look at much, by taste and by chance; a part goes into the cart, a part of that is bought.
 rng = np.random.default_rng(0)

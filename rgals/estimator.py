@@ -85,7 +85,7 @@ class RGALS(
         Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
     readout_exponent : float, default=0.0
         ``e`` of the read-out, -1 to 1: after the fit the factors of every item are multiplied by ``c_y^e``,
-        with mean 1 over the interactions. It costs nothing; about .05 to .1 raises quality on most data.
+        with mean 1 over the interactions. It costs nothing; most searches leave it at 0.
         Rankings, early stopping and exports have it; objectives, fold-in and updates are those of the factors
         that were solved, ``item_factors_ / item_scale_[:, None]``.
     hard_negatives : None, float or HardNegatives, default=None

@@ -6,6 +6,8 @@ Generated data, whose truth is known. Items that nobody has had are ranked by th
 with age follow tastes that change; purchases are ranked better by all that people did in the shop.
 """
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
@@ -53,7 +55,9 @@ middle.axhline(figures[-1], color="grey", linestyle=":", label="all alike")
 middle.set(xscale="log", xlabel="half-life in days", ylabel="NDCG@10 of the next 20 days", ylim=0)
 
 # %%
-# Who buys has looked; people also look at much that they never buy.
+# Who buys has looked; people also look at much that they never buy. The models know all views, hidden
+# purchases among them, and are asked which were bought: the warning about that is expected.
+warnings.filterwarnings("ignore", "the model was fitted to")
 buy = make_implicit(1000, 500, n_clusters=10, mean_interactions=12, noise=0.1, random_state=1).matrix
 looked = make_implicit(1000, 500, n_clusters=10, mean_interactions=60, noise=0.4, random_state=1).matrix
 train, held_out = split_interactions(buy, (0.7, 0.3), random_state=0)

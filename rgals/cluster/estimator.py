@@ -77,7 +77,7 @@ class DaskRGALS(RGALS):
     Each worker holds its blocks of the matrix, and one whole side of the factors during a half-step; neither
     interactions nor factors pass the client, which holds the margins: some ten numbers a row. The bits of a
     fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish; against a
-    fit in one process, sums are taken in another order, and factors differ by rounding.
+    fit in one process of the same start and ``user_mean=False``, factors differ by rounding.
 
     Parameters
     ----------

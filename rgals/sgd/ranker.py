@@ -15,11 +15,11 @@ from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import RANGES, check_choice, check_int, or_auto
 from rgals.runtime.errors import InputTypeError, ParameterError
-from rgals.runtime.threads import workers
+from rgals.runtime.threads import n_threads, workers
 from rgals.sgd.defaults import AUTOMATIC, setting
 from rgals.sgd.epochs import BATCH, CHECKPOINT, CHUNK, TILE, Epochs
 from rgals.sgd.graph import ENCODERS
-from rgals.sgd.losses import LOSSES, Softmax, get_loss
+from rgals.sgd.losses import LOSSES, List, Softmax, get_loss
 from rgals.sgd.optimizers import OPTIMIZERS, get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
 from rgals.training.base import Task, Trained
@@ -289,7 +289,8 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
         total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
         total += (3 * size + n_items) * row
         if type(loss) is not Softmax or itemsize == 8:
-            return total + 4 * CHUNK * n_items * 8
+            one = isinstance(loss, List)  # a list after the other, on every thread
+            return total + (120 * n_threads(model.n_jobs) if one else 4 * CHUNK * 8) * n_items
         n_tiles = -(-n_items // int(np.clip(TILE // size, 64, 512)))
         return total + n_tiles * size * (4 * int(model.K) + 28)
     # Negatives of a row, or of all rows where they share them; of the longest list.

@@ -44,7 +44,7 @@ class HardNegatives(BaseEstimator):
     Parameters
     ----------
     weight : float, default=0.5
-        gamma; 0 is a fit without. 1 to 4 pay on large sparse catalogues, 0 on small dense ones: search it,
+        gamma; 0 is a fit without. 1 to 4 pay on many sparse catalogues, 0 on small dense ones: search it,
         and ``reg`` beside it, as `rgals.RGALSCV` does.
     share : float, default=0.01
         T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
