@@ -505,7 +505,7 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
         (
             "a sparse catalogue, and the first K places count",
             '`"sampled_softmax_at_k"`; all items, dense enough: `"softmax_at_k"`',
-            f"sparse: {n('H SL@20', 'H SL')} of SL; all items {n('H full SL@20', 'H full softmax')} of softmax; "
+            f"sparse: {n('H SL@20', 'H SL')} of SL; all items {n('H full SL@20', 'H full softmax')}; "
             f"Electronics, sparser: {n('E SL@20', 'E SL')}; {n('E full SL@20', 'E full softmax')}",
         ),
         (
