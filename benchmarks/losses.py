@@ -565,7 +565,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
     names = [name for name in SETS if len(groups(rows, name)) > 5]
     figure, panels = plt.subplots(len(names), 1, figsize=(8, 5 * len(names)), squeeze=False)
-    colours = plt.get_cmap("tab20").colors + plt.get_cmap("Dark2").colors
+    colours = [colour for few in ("tab20", "Dark2", "Set2") for colour in plt.get_cmap(few).colors]
     figure.subplots_adjust(hspace=0.3)
     labels = dict.fromkeys(x for name in names for x in groups(rows, name) if "negatives" not in x)
     colour_of = {label: colours[k % len(colours)] for k, label in enumerate(labels)}
