@@ -289,8 +289,8 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
         total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
         total += (3 * size + n_items) * row
         if type(loss) is not Softmax or itemsize == 8:
-            one = isinstance(loss, List)  # a list after the other, on every thread
-            return total + (120 * n_threads(model.n_jobs) if one else 4 * CHUNK * 8) * n_items
+            at_once = min(n_threads(model.n_jobs), -(-size // CHUNK))  # lists, one on every thread
+            return total + (120 * at_once if isinstance(loss, List) else 4 * CHUNK * 8) * n_items
         n_tiles = -(-n_items // int(np.clip(TILE // size, 64, 512)))
         return total + n_tiles * size * (4 * int(model.K) + 28)
     # Negatives of a row, or of all rows where they share them; of the longest list.

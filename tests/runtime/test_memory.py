@@ -59,6 +59,8 @@ OTHERS = [
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax", "encoder": "lightgcn"}),
     ("sgd", 100_000, 10_000, 2, False, {"K": 64, "loss": "sl", "encoder": "xsimgcl", "batch_size": 8192}),
     ("sgd", 100_000, 3_000, 20, False, {"K": 64, "loss": "rg2", "dtype": "float64", "score": "dot"}),
+    ("sgd", 200, 200_000, 10, False, {"K": 4, "loss": "full_lambda_rank", "n_epochs": 1}),
+    ("sgd", 30_000, 4_000, 10, False, {"K": 64, "loss": "lambda_rank"}),
 ]
 
 

@@ -31,6 +31,7 @@ class Weights(NamedTuple):
 
 _EQUAL = Weights()
 ALL, POSITIVES, NEGATIVES = [0, 2], [0, 1], [1, 2]  # runs of a list, by its three edges
+SIGMOID, LOGISTIC = False, True  # steps phi: 1 / (1 + exp(-x)), and log(1 + exp(x))
 
 
 class Lists:
@@ -42,11 +43,10 @@ class Lists:
         self.at = np.arange(len(self.list_of)) + (indptr[:-1] - np.cumsum(m) + m)[self.list_of]
         self._edges = np.stack([indptr[:-1], indptr[:-1] + m, indptr[1:]])
 
-    def add(self, plus: bool, run: list[int], factor: Any = None, weights: Weights = _EQUAL) -> np.ndarray:
+    def add(self, phi: bool, run: list[int], factor: Any = None, weights: Weights = _EQUAL) -> np.ndarray:
         """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive (P,) over a run of the items of its list.
 
-        phi is ``log(1 + exp(x))`` if ``plus``, else ``1 / (1 + exp(-x))``. With a factor the gradient of the
-        sum of all is added to ``grad``.
+        With a factor the gradient of the sum of all is added to ``grad``.
         """
         (low, high), real = self._edges[run][:, self.list_of], self.scores.dtype
         values, one = np.empty(len(self.at)), np.ones(len(self.at))
@@ -54,7 +54,7 @@ class Lists:
         numbers = tuple(np.asarray(part).astype(real) for part in given)
         factors = (one if factor is None else factor * one).astype(real)
         grad = self.grad[:0] if factor is None else self.grad
-        pairs(self.scores, low, high, self.at, plus, factors, numbers, values, grad)
+        pairs(self.scores, low, high, self.at, phi, factors, numbers, values, grad)
         return values
 
     @cached_property
@@ -112,13 +112,13 @@ class ListNDCG(_Pairwise):
 
     def _add(self, lists: Lists, of: Any) -> np.ndarray:
         ideal, rank = ideal_dcg(lists.m)[lists.list_of], _smooth_rank(lists)
-        lists.add(False, ALL, of * np.log(2) / (ideal * (1 + rank) * np.log(1 + rank) ** 2))
+        lists.add(SIGMOID, ALL, of * np.log(2) / (ideal * (1 + rank) * np.log(1 + rank) ** 2))
         return -of * _discount(rank) / ideal
 
 
 def _smooth_rank(lists: Lists) -> np.ndarray:
     # The positive itself stands in the sum with 1/2. It adds nothing to a gradient.
-    return 0.5 + lists.add(False, ALL)
+    return 0.5 + lists.add(SIGMOID, ALL)
 
 
 class ListAP(_Pairwise):
@@ -129,10 +129,10 @@ class ListAP(_Pairwise):
     """
 
     def _add(self, lists: Lists, of: Any) -> np.ndarray:
-        rank, hits = _smooth_rank(lists), 0.5 + lists.add(False, POSITIVES)
+        rank, hits = _smooth_rank(lists), 0.5 + lists.add(SIGMOID, POSITIVES)
         direct = of / (lists.m[lists.list_of] * rank)
-        lists.add(False, ALL, direct * hits / rank)
-        lists.add(False, POSITIVES, -direct)
+        lists.add(SIGMOID, ALL, direct * hits / rank)
+        lists.add(SIGMOID, POSITIVES, -direct)
         return -direct * hits
 
 
@@ -146,9 +146,9 @@ class ListRR(_Pairwise):
 
     def _add(self, lists: Lists, of: Any) -> np.ndarray:
         rank = _smooth_rank(lists)
-        direct = of * np.exp(np.log(2) - lists.add(True, POSITIVES)) / rank
-        lists.add(False, ALL, direct / rank)
-        lists.add(True, POSITIVES, direct)
+        direct = of * np.exp(np.log(2) - lists.add(LOGISTIC, POSITIVES)) / rank
+        lists.add(SIGMOID, ALL, direct / rank)
+        lists.add(LOGISTIC, POSITIVES, direct)
         return -direct
 
 
