@@ -270,7 +270,7 @@ class RGALS(
             of_users, of_items = users_side.prior, items_side.prior
             if of_items is not None:
                 of_items.regress(items)
-                alone = np.flatnonzero((degrees.item_count == 0) & of_items.described)
+                alone = np.flatnonzero((problem.items.row_counts == 0) & of_items.described)
                 items[alone] = of_items.predict(self.K, alone)
                 shown = with_scale(items, scored)
             if of_users is not None:
@@ -306,8 +306,8 @@ class RGALS(
             degrees=degrees.alone(),
             hard_negatives=hard,
             priors=(
-                of_users and of_users.grown(degrees.user_count),
-                of_items and of_items.grown(degrees.item_count),
+                of_users and of_users.grown(problem.users.row_counts),
+                of_items and of_items.grown(problem.items.row_counts),
             ),
         )
         return state, history, solver

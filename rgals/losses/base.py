@@ -240,8 +240,7 @@ def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coeff
     # What the features predict is then all that there is of them.
     if priors == (None, None):
         return found
-    counts = degrees.user_count, degrees.item_count
-    users, items = (p is not None and (n == 0) & p.described for n, p in zip(counts, priors))
+    users, items = (p is not None and (n == 0) & p.described for n, p in zip(degrees.pairs, priors))
     g, t, h = (np.where(users, 0.0, found.g), np.where(users, 0.0, found.t), np.where(items, 0.0, found.h))
     return replace(found, g=g, t=t, h=h)
 

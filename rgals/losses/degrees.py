@@ -16,7 +16,9 @@ class Degrees:
     user_sum, item_sum : ndarray of float64
         ``c_x`` and ``c_y``: sums of the values of each row and column.
     user_count, item_count : ndarray of int64
-        Stored entries of each row and column.
+        Interactions of each row and column.
+    user_pairs, item_pairs : ndarray of int64 or None
+        The same with dislikes; None where there are none.
     reference : Degrees or None
         The margins of the training matrix where this one describes other rows (fold-in): normalisations that
         average over interactions are taken from there.
@@ -28,14 +30,18 @@ class Degrees:
     item_sum: np.ndarray
     user_count: np.ndarray
     item_count: np.ndarray
+    user_pairs: np.ndarray | None = None
+    item_pairs: np.ndarray | None = None
     reference: "Degrees | None" = None
     matrix: CSR | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, matrix: CSR) -> "Degrees":
         """Margins of a matrix, without its dislikes."""
-        matrix = matrix.likes
-        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts, matrix=matrix)
+        likes = matrix.likes
+        pairs = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
+        margins = likes.row_sums, likes.col_sums, likes.row_counts, likes.col_counts
+        return cls(*margins, *pairs, matrix=likes)
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":
@@ -46,13 +52,15 @@ class Degrees:
 
     def with_users(self, rows: CSR) -> "Degrees":
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
-        rows, reference = rows.likes, self.reference or self
-        return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
+        likes, pairs, reference = rows.likes, rows.row_counts, self.reference or self
+        found = replace(self, user_sum=likes.row_sums, user_count=likes.row_counts, user_pairs=pairs)
+        return replace(found, reference=reference)
 
     def with_items(self, columns: CSR) -> "Degrees":
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
-        columns, reference = columns.likes, self.reference or self
-        return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
+        likes, pairs, reference = columns.likes, columns.row_counts, self.reference or self
+        found = replace(self, item_sum=likes.row_sums, item_count=likes.row_counts, item_pairs=pairs)
+        return replace(found, reference=reference)
 
     def alone(self) -> "Degrees":
         """The same without the matrix, for what outlives a fit."""
@@ -62,6 +70,12 @@ class Degrees:
     def shape(self) -> tuple[int, int]:
         """Numbers of users and items described."""
         return len(self.user_sum), len(self.item_sum)
+
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Likes and dislikes of users and of items."""
+        users, items = self.user_pairs, self.item_pairs
+        return self.user_count if users is None else users, self.item_count if items is None else items
 
     @property
     def nnz(self) -> int:

@@ -222,7 +222,7 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
 
 # ------------------------------------------------------------------ of RGALS
 
-_DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
+_DEGREES = ("user_sum", "item_sum", "user_count", "item_count", "user_pairs", "item_pairs")
 _SIDES = ("user", "item")
 
 #: What a file has of a side's features: types and shapes.
@@ -234,7 +234,7 @@ _PRIOR = {
     "encoding": ("u1", ("n_{}_encoding",)),  # of a frame, as JSON
 }
 _MORE = {
-    f"degrees_{name}": ArraySpec(("f8" if name.endswith("sum") else "i8",), (f"n_{name[:4]}s",))
+    f"degrees_{name}": ArraySpec(("f8" if "sum" in name else "i8",), (f"n_{name[:4]}s",), "pairs" not in name)
     for name in _DEGREES
 }
 _MORE |= {
@@ -301,7 +301,8 @@ class _ALSFormat(ModelFormat):
         return params | {name: unpack(params[name]) for name, unpack in kinds.items() if name in params}
 
     def more(self, state: FittedState) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
+        margins = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
+        arrays = {name: array for name, array in margins.items() if array is not None}
         meta = {"loss": self._pack(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
         if state.item_scale is not None:
             arrays["item_scale"] = state.item_scale
@@ -321,7 +322,7 @@ class _ALSFormat(ModelFormat):
     def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:
         loss = self._unpack({name: meta["loss"][name] for name in ("name", "params")})  # never a bare name
         loss.validate()
-        degrees = {name: arrays[f"degrees_{name}"] for name in _DEGREES}
+        degrees = {name: arrays[at] for name in _DEGREES if (at := f"degrees_{name}") in arrays}
         if any((array < 0).any() for array in degrees.values()):
             raise ValueError("a sum or count of interactions is negative")
         scale = arrays.get("item_scale")

@@ -77,7 +77,7 @@ def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
     if not getattr(model, "user_mean", False) or model.reg == 0:  # it acts by the regularisation
         return priors
     reg = 1.0 if model.feature_reg == AUTO else float(model.feature_reg)
-    return mean_prior(matrix.likes.row_counts, reg), priors[1]
+    return mean_prior(matrix.row_counts, reg), priors[1]
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:

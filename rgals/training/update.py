@@ -430,7 +430,7 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
     if weighting.half_life is not None:
         weighting = weighting.halving(weighting.half_life, seen)
     scale = state.item_scale
-    counts = seen.likes.row_counts, seen.likes.col_counts
+    counts = seen.row_counts, seen.col_counts
     users, items = (p if p is None else p.grown(n) for p, n in zip(state.priors, counts, strict=True))
     return replace(
         state,

@@ -55,8 +55,10 @@ def test_half_steps_are_those_of_the_dense_oracle_and_the_objective_never_rises(
     loss, dtype, tolerance, reg_exponent, X, features, rng
 ):
     if loss.dislikes:
-        X = X.copy()
-        X.data[rng.random(X.nnz) < 0.2] *= -1
+        signed = X.toarray() * np.where(rng.random(X.shape) < 0.2, -1, 1)
+        # Who is only disliked, or only dislikes, is not cold.
+        signed[10:25, COLD_ITEM] = signed[COLD_USER, 10:25] = -1
+        X = sp.csr_array(signed)
     options = {"K": 8, "loss": loss, "dtype": dtype, "n_iter": 5, "random_state": 0}
     options["reg_exponent"] = reg_exponent
     model = RGALS(**options).fit(X, **features)
