@@ -4,8 +4,8 @@ import base64
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -121,6 +121,16 @@ def _watches(model: Any) -> bool:
     return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
 
 
+@contextmanager
+def _named(method: Method) -> Iterator[None]:
+    """Errors name the method."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the method {method.name!r} of the comparison")
+        raise
+
+
 def packed(values: np.ndarray) -> str:
     """Numbers of users as a journal holds them."""
     return base64.b64encode(values.astype("<f8").tobytes()).decode()
@@ -233,12 +243,8 @@ class Runner:
             return found
         if not self._is_warm:  # before the first fit of this process
             self._warm()
-        try:
-            record = measure(*by)
-        except Exception as error:
-            error.add_note(f"in the method {method.name!r} of the comparison")
-            raise
-        return self.journal.add(key, record)
+        with _named(method):
+            return self.journal.add(key, measure(*by))
 
     def _warm(self) -> None:
         """Fit every method briefly: no clock sees a compilation."""
@@ -246,7 +252,10 @@ class Runner:
         part = self.split.train.take_rows(np.flatnonzero(self.split.train.row_counts)[:50])
         for method in self.methods:
             model = self._make(method, method.start_for(self.weighted, self.K), 0)
-            with suppress(*_FAILURES):  # what fails here fails again in its run, which reports it
+            with (
+                _named(method),
+                suppress(*_FAILURES),
+            ):  # what fails here fails again in its run, which reports it
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
                     if method.family == "ALS":

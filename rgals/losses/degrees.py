@@ -39,9 +39,9 @@ class Degrees:
     def of(cls, matrix: CSR) -> "Degrees":
         """Margins of a matrix, without its dislikes."""
         likes = matrix.likes
-        pairs = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
-        margins = likes.row_sums, likes.col_sums, likes.row_counts, likes.col_counts
-        return cls(*margins, *pairs, matrix=likes)
+        users, items = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
+        counts = likes.row_counts, likes.col_counts
+        return cls(likes.row_sums, likes.col_sums, *counts, users, items, matrix=likes)
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":

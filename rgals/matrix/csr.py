@@ -230,8 +230,13 @@ class CSR:
         values = self.values if self.is_binary else self.values[at]
         return values, self.n_cols, None if self.times is None else self.times[at]
 
-    def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
-        """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""
+    def to_scipy(self, dtype: np.dtype | type | str | None = None) -> sp.csr_array:
+        """A `scipy.sparse.csr_array` with explicit values, as they are (float32 for 1), in its own arrays."""
         whole = self.load()
-        values = np.ones(whole.nnz, dtype) if whole.is_binary else whole.values.astype(dtype)
+        ones = whole.is_binary
+        values = (
+            np.ones(whole.nnz, dtype or np.float32)
+            if ones
+            else whole.values.astype(dtype or whole.values.dtype)
+        )
         return sp.csr_array((values, whole.indices, whole.indptr), shape=self.shape, copy=True)

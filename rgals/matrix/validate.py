@@ -152,7 +152,9 @@ def as_csr(
     if isinstance(X, CSR):
         out = X.as_dtype(dtype)
         _check_shape(out.shape, n_rows, n_cols, name)
-        return out
+        if dislikes or not out.has_dislikes:
+            return out
+        X = X.to_scipy()  # is refused below
     X = on_host(X, name)
     dense = not sp.issparse(X)
     X = _compressed(_dense_to_sparse(X, name) if dense else X, name)

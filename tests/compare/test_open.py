@@ -464,6 +464,9 @@ def test_the_least_dislike_rate_is_the_best(rng):
     assert least not in result.against(metric="dislike_rate@10") and frame["difference"][1] > 0
     with pytest.raises(ParameterError, match="better when larger"):
         compare(Split(*parts), methods, metric="dislike_rate@10", **ONE)
+    for method in ("rg2", "wrmf", "softmax", "popularity", {"own": RGALS(4)}):  # had them as negative weights
+        with pytest.raises(InputError, match="Negative values .* dislikes, for WRMF"):
+            compare(Split(*parts), method, **ONE)
 
 
 def test_a_name_of_two_lines_stays_in_its_row_and_what_is_none_is_not_called(split):

@@ -89,6 +89,13 @@ def test_explanations_add_up_to_the_score(name, valued):
     assert (why.all_pairs != 0) == isinstance(model.loss, RG2)
 
 
+def test_interactions_of_a_model_in_float64_are_not_rounded(rng):
+    values = (rng.random((20, 10)) < 0.3) * (2.0**24 + 1)
+    model = RGALS(K=4, dtype="float64", values="raw", random_state=0).fit(values)
+    np.testing.assert_array_equal(model.seen_.toarray(), values)
+    np.testing.assert_array_equal(model.transform(model.seen_), model.user_factors_)
+
+
 def test_the_parts_of_an_explanation_are_those_of_the_formula():
     """iALS on binary data by hand: part i is q_y (G0 + Q_I^T Q_I + ridge I)^-1 q_i."""
     X, alpha0, reg = data(), 0.3, 0.05
