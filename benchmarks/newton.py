@@ -1,5 +1,7 @@
 """Truncated Newton against ALS and Adam on one objective: `python benchmarks/newton.py [SET] [--K 64]`.
 
+`--table` and `--plot` show what is recorded in ``newton_results.jsonl``, where every run appends a line.
+
 The RG losses' paper names the rates of optimisers (Table 2) and measures no second-order method. This is
 one: SciPy's Newton-CG and its trust region by Krylov subspaces on the factors of both sides at once, with
 exact products of the Hessian of RG2, which take two sparse products and two Gramians. All methods start at
@@ -27,6 +29,7 @@ from rgals.datasets.given import given
 from rgals.sgd import SGDRanker, losses
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+OUT = Path(__file__).with_name("newton_results.jsonl")
 
 
 class Problem:
@@ -139,6 +142,53 @@ def fitted(model: Any, problem: Problem, X: sp.csr_array, seconds: float) -> lis
     return curve.points
 
 
+def thinned(points: list[tuple[float, float]], most: int = 80) -> list[list[float]]:
+    """So many points at most, evenly by the logarithm of their step."""
+    steps = np.unique(np.geomspace(1, len(points), most).astype(int)) - 1
+    return [[round(points[k][0], 3), points[k][1]] for k in steps]
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The last run that is recorded."""
+    return json.loads(path.read_text().splitlines()[-1])
+
+
+def falls(row: dict[str, Any]) -> dict[str, np.ndarray]:
+    """By method, CPU seconds and what is left of the fall from the start."""
+    found = {name: np.array(points) for name, points in row["curves"].items()}
+    for points in found.values():
+        points[:, 1] = (points[:, 1] - row["lowest"]) / (row["start"] - row["lowest"])
+    return found
+
+
+def table(row: dict[str, Any]) -> str:
+    """CPU seconds to a gap."""
+    gaps = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+    title = f"{row['set']}, K={row['K']}, seconds to"
+    lines = [f"| {title} | " + " | ".join(f"{gap:g}" for gap in gaps) + " | steps | last |"]
+    lines.append("|" + "---|" * (len(gaps) + 3))
+    for name, points in falls(row).items():
+        there = [points[points[:, 1] <= gap, 0][:1] for gap in gaps]
+        cells = [f"{seconds[0]:.2f}" if len(seconds) else "" for seconds in there]
+        lines.append(f"| {name} | {' | '.join(cells)} | {row['steps'][name]} | {points[-1, 1]:.0e} |")
+    return "\n".join(lines)
+
+
+def plot(row: dict[str, Any], path: Path) -> None:
+    """The gap over CPU seconds, a line a method."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for name, points in falls(row).items():
+        style = ":" if name.startswith("Adam") else "-"
+        axes.plot(points[:, 0], np.maximum(points[:, 1], 1e-9), style, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="CPU seconds", ylabel="left of the fall from the start")
+    axes.set_title(f"RG2, {row['set']}, K={row['K']}")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
 def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
@@ -147,7 +197,14 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.5)
     parser.add_argument("--reg", type=float, default=0.1)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plot", action="store_true")
     args = parser.parse_args()
+    if args.table:
+        return print(table(recorded(args.out)))
+    if args.plot:
+        return plot(recorded(args.out), Path(__file__).resolve().parents[1] / "docs" / "newton.png")
     matrix = given(read_interactions(DATA / f"{args.data}.npz")).csr()
     X = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
     problem = Problem(X, args.K, args.alpha, args.reg)
@@ -175,20 +232,13 @@ def main() -> None:
             for lr in (0.003, 0.01, 0.03)
         },
     }
-    lowest = min(value for points in curves.values() for _, value in points)
-    gaps = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-    print(
-        f"{args.data}, K={args.K}, alpha={args.alpha}, reg={args.reg}: CPU seconds to a gap, and the last gap"
-    )
-    print("| method | " + " | ".join(f"{gap:g}" for gap in gaps) + " | last |\n|" + "---|" * (len(gaps) + 2))
-    for name, points in curves.items():
-        falls = [(seconds, (found - lowest) / (value - lowest)) for seconds, found in points]
-        cells = []
-        for gap in gaps:
-            there = [seconds for seconds, left in falls if left <= gap]
-            cells.append(f"{there[0]:.2f}" if there else "-")
-        print(f"| {name} | {' | '.join(cells)} | {falls[-1][1]:.1e} |")
-    print(json.dumps({name: points[:: max(len(points) // 50, 1)] for name, points in curves.items()}))
+    row = {"set": args.data, "K": args.K, "alpha": args.alpha, "reg": args.reg, "start": float(value)}
+    row |= {"lowest": min(found for points in curves.values() for _, found in points)}
+    row |= {"steps": {name: len(points) for name, points in curves.items()}}
+    row |= {"curves": {name: thinned(points) for name, points in curves.items()}}
+    with args.out.open("a") as file:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    print(table(row))
 
 
 if __name__ == "__main__":

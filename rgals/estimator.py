@@ -367,7 +367,7 @@ class RGALS(
         X = given(X, fit_params.pop("columns", None))
         fixed = copy(self.fit(X, y, **fit_params))
         state: FittedState = fixed._state()
-        if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
+        if state.seen is not None and state.seen.nnz != state.degrees.pairs[0].sum():
             # The fit held interactions out; a transform sees them all.
             return fixed.transform(X, fit_params.get("user_features"))
         return self._by_user(state.user_factors, X, state.user_ids)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import sklearn
 from helpers import LOSSES, interactions
 from numba import njit
 from sklearn.base import clone
@@ -39,6 +40,8 @@ from rgals import (
 )
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.kernels import diagonal, rows
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions, tune
 from rgals.runtime import errors
@@ -402,6 +405,26 @@ def test_score_is_the_ranking_of_hidden_interactions_and_repeats(split):
     figure = model.score(train[300:])
     assert figure == model.score(train[300:])
     assert figure > RGALS(K=16, reg=50.0, random_state=0).fit(train[:300]).score(train[300:])
+
+
+def test_searches_judge_users_by_their_features_too(rng):
+    group = rng.integers(0, 4, 120)
+    X = sp.csr_array((rng.random((120, 60)) < np.kron(np.eye(4), np.full(15, 0.4))[group] + 0.02) * 1.0)
+    told, features = X[:80], np.eye(4)[group]
+    model = RGALS(K=4, reg=0.3, random_state=0).fit(told, user_features=features[:80])
+    shown, hidden = hold_out(as_csr(X[80:]), 0.2, seed=0)
+    folded = model.transform(shown.to_scipy(), user_features=features[80:])
+    expected = evaluate((folded, model.item_factors_), shown, hidden)["ndcg@10"]
+    assert model.score(X[80:], user_features=features[80:]) == pytest.approx(expected)
+    with pytest.warns(UserWarning, match="give it user_features"):
+        assert model.score(X[80:]) < expected
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = RGALS(K=4, reg=0.3, random_state=0).set_fit_request(user_features=True)
+        routed.set_score_request(user_features=True)
+        search = GridSearchCV(routed, {"feature_reg": [0.1, 1.0]}, cv=[(np.arange(80), np.arange(80, 120))])
+        search.fit(X, user_features=features)
+    best = RGALS(K=4, reg=0.3, random_state=0, feature_reg=0.1).fit(told, user_features=features[:80])
+    assert search.cv_results_["mean_test_score"][0] == best.score(X[80:], user_features=features[80:])
 
 
 def test_predict_gives_pairs_or_the_next_item(model, X):

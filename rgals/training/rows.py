@@ -10,7 +10,7 @@ from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
-from rgals.runtime.errors import InputError
+from rgals.runtime.errors import InputError, warn
 from rgals.training.data import check_matrix
 
 _HIDDEN = 0.2  # share of every row that `score` hides
@@ -55,7 +55,7 @@ class OfRows(FactorRanker):
         first = fixed.recommend_new(rows, n=1)[0][:, 0]
         return state.named("item", first) if found.labelled else first
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, user_features: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
 
         Hides a fifth of every row, folds the rest in and measures on what was hidden: ``metric``, or NDCG@10
@@ -65,6 +65,9 @@ class OfRows(FactorRanker):
         ----------
         X : sparse matrix or array, shape (n, n_items)
         y : ignored
+        user_features : sparse matrix, array, frame or (ids, matrix), optional
+            As in `rgals.RGALS.transform`, where the fit had some. scikit-learn's searches give them where it
+            routes metadata: ``RGALS().set_fit_request(user_features=True).set_score_request(...)`` likewise.
 
         Returns
         -------
@@ -76,6 +79,11 @@ class OfRows(FactorRanker):
         InputError
             No row has two interactions, of which one could be hidden.
 
+        Warns
+        -----
+        UserWarning
+            The fit had features of users, and here are none.
+
         Examples
         --------
         >>> import numpy as np
@@ -84,11 +92,15 @@ class OfRows(FactorRanker):
         >>> Popularity().fit(X).score(X)
         1.0
         """
-        fixed, state, rows = self._read_rows(given(X))
+        found = given(X)
+        fixed, state, rows = self._read_rows(found)
+        rows, prior, _ = state.described(rows, user_features, found.user_ids)
+        if prior is None and state.priors[0] is not None and not state.priors[0].mean:
+            warn("score judges users without the features that the fit had; give it user_features")
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         if not hidden.nnz:
             raise InputError(f"X (shape {rows.shape}) has no row of two interactions, to hide one of them")
-        ranked = fixed._ranking(state, fixed._fold_in(state, shown))
+        ranked = fixed._ranking(state, fixed._fold_in(state, shown, prior))
         return float(evaluate(ranked, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
 
     def _ranking(self, state: Snapshot, users: Any) -> Any:
