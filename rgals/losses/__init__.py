@@ -44,9 +44,10 @@ def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64) -> dict[str, float]
     >>> sorted(found)
     ['alpha', 'item_exponent', 'reg']
     """
-    degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X))
     made: Any = loss() if isinstance(loss, type) else loss
-    return get_loss(made).defaults(degrees, check_int("K", K, 1))
+    found = get_loss(made)
+    degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X, dislikes=found.dislikes))
+    return found.defaults(degrees, check_int("K", K, 1))
 
 
 def get_loss(loss: str | Loss) -> Loss:

@@ -151,7 +151,9 @@ def takes_dislikes(model: Any) -> bool:
     """Whether negative values are dislikes to a model, by its loss, or all of several, if it has one."""
     loss = getattr(model, "loss", None)
     several = loss if isinstance(loss, list | tuple) else [loss]
-    return all(getattr(one, "dislikes", False) for one in several)
+    # What a space of `RGALSCV` says of them goes before the loss, and the search refuses the others.
+    found = "dislikes" in (getattr(model, "space", None) or ())
+    return found or all(getattr(one, "dislikes", False) for one in several)
 
 
 def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndarray, np.ndarray]:

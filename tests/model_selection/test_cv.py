@@ -608,6 +608,11 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
     found = RGALSCV(loss=several, **SHORT).fit(X)
     assert found.loss_.dislikes and found.seen_.min() == -1
     more = RGALSCV(loss=IALS(dislikes=True), **OPTIONS).fit(X)  # enough for hard negatives
+    space = {"dislikes": True}
+    assert (
+        RGALSCV(loss="ials", space=space, **SHORT).fit(X).fingerprint()
+        == RGALSCV(loss=IALS(dislikes=True), **SHORT).fit(X).fingerprint()
+    )
     assert more.loss_.dislikes and "param_hard_negatives" not in more.cv_results_
     assert "param_hard_negatives" in RGALSCV(loss=IALS(), **OPTIONS).fit(data).cv_results_
     with pytest.raises(ParameterError, match="space=.*they go with no dislikes"):
@@ -695,4 +700,9 @@ def test_heavy_tailed_values_are_settled_once_for_all_fits(data):
     again = RGALS(**model.best_params_, random_state=0).fit(counts)
     assert again.fingerprint() == model.fingerprint()
     raw = RGALSCV(values="raw", **OPTIONS).fit(counts)
+    # In the space, too, the rule is that of the values; it was that of values scaled to a mean of 1.
+    by_space = RGALSCV(space={"values": "raw"}, **OPTIONS).fit(counts)
+    assert by_space.fingerprint() == raw.fingerprint() and by_space.gain_ == raw.gain_
+    first = [model.cv_results_["params"][0]["loss"].get_params() for model in (by_space, raw)]
+    assert first[0] == first[1]
     assert raw.best_params_["values"] == "raw" and raw.best_score_ != model.best_score_

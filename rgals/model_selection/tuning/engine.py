@@ -86,14 +86,17 @@ def find(
         belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed}
         record = Journal(Path(journal), {**belongs, **weighed, **setting})
     train = prepared.splits[0].train
-    train = Weighting.of(values, train).rows(train)
     # As a fit with reg="auto" does it, by all users: their samples have shorter columns.
     mean = wants_mean(Degrees.of(prepared.whole)) and not is_cuda(common.get("device", "cpu"))
     fixed = {"user_mean": True} if mean else {}
-    spaces = {
-        name: make_space(one, train, {**fixed, **own_space(given, name, losses)})
-        for name, one in losses.items()
-    }
+    spaces = {}
+    for name, one in losses.items():
+        its = {**fixed, **own_space(given, name, losses)}
+        kinds = its.get("values", values)
+        several = isinstance(kinds, list)
+        kinds = [weigh(k, prepared.whole).kind if k == AUTO else k for k in (kinds if several else [kinds])]
+        its |= {"values": kinds if several else kinds[0]} if "values" in its else {}
+        spaces[name] = make_space(one, Weighting.of(kinds[0] if kinds else "raw", train).rows(train), its)
     rows: list[dict[str, Any]] = []
     found: list[tuple[Choice, list[Trial]]] = []  # of each loss, from its trials
     finished = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.losses import AUTO, Loss, get_loss, rule
+from rgals.losses import AUTO, Degrees, Loss, get_loss, rule
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
@@ -175,7 +175,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
     loss, ladder = get_loss(loss), list(_ladder(AUTO, X)[:5])
-    centre = rule(loss, X, ladder[0])
+    centre = rule(loss, Degrees.of(X), ladder[0])
     space: dict[str, Any] = {}
     for name, value in centre.items():
         if value and not name.endswith("_exponent"):
@@ -217,7 +217,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
             dimensions[name] = OneOf(tuple(value))
         else:
             fixed[name] = value
-    centre = rule(loss, X, ladder[0])
+    centre = rule(loss, Degrees.of(X), ladder[0])
     lead = (ladder[0] // 4,) if ladder[0] >= LEAD and dimensions else ()
     return Space(dimensions, fixed, centre, ladder, lead, readouts, stops, weights, half_lives)
 

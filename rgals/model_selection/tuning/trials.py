@@ -121,7 +121,7 @@ class Measurement:
     report: Callable[[dict[str, Any]], int]  # hears of every row, and gives its number
     ahead: Callable[[int], None]  # hears of K before a full fit with it
     _starts: dict[int, RGALS | None] = field(default_factory=dict)
-    _rules: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
+    _rules: dict[tuple[int, int, str], dict[str, float]] = field(default_factory=dict)
 
     def __call__(self, params: dict[str, Any], level: int) -> Trial:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
@@ -219,10 +219,10 @@ class Measurement:
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
-        key = id(matrix), K
+        kind = params.get("values", self.common["values"])
+        key = id(matrix), K, kind
         if key not in self._rules:
-            weighted = Weighting.of(self.common["values"], matrix).rows(matrix)
-            self._rules[key] = rule(self.loss, weighted, K)
+            self._rules[key] = rule(self.loss, Degrees.of(Weighting.of(kind, matrix).rows(matrix)), K)
         return {**self.space.carried(params, self._rules[key]), "K": K}
 
     def check(self) -> None:
