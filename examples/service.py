@@ -35,7 +35,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Info, Proce
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rgals import RGALS, Positions, RgalsError, UnknownIdError
-from rgals.datasets import IdMap, read_interactions
+from rgals.datasets import IdMap
+from rgals.matrix.csr import TimedMatrix
 
 MAX_N, MAX_IDS, MAX_BYTES = 1000, 10_000, 1 << 20
 PATHS = {"/recommend", "/similar", "/explain", "/health", "/metrics"}
@@ -99,11 +100,10 @@ def load(path: str) -> Loaded:
 
 def history_of(loaded: Loaded, columns: Any) -> Any:
     """What somebody has; where interactions age, it is as new as the newest of the fit."""
+    columns = np.unique(columns).astype(int)  # once, however often it is named
     n = len(columns)
-    ones, nobody = np.ones(n), np.zeros(n, int)
-    if n and loaded.newest is not None:
-        return read_interactions((nobody, loaded.items.labels[columns], ones, np.full(n, loaded.newest)))
-    return sp.csr_array((ones, (nobody, columns)), shape=(1, len(loaded.items)))
+    made = sp.csr_array((np.ones(n), (np.zeros(n, int), columns)), shape=(1, len(loaded.items)))
+    return made if loaded.newest is None else TimedMatrix.of(made, np.full(n, loaded.newest))
 
 
 def listed(loaded: Loaded, ids: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:

@@ -663,4 +663,8 @@ def test_marked_test_interactions_are_not_fitted_in_silence():
         tune("rg2", data, {"K": 2}, budget=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        RGALS(K=2).fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)
+        model = RGALS(K=2).fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)
+    with pytest.warns(UserWarning, match="2 interactions of X are marked as test"):
+        model.partial_fit(data)
+    with pytest.warns(UserWarning, match="2 interactions of X_rows are marked as test"):
+        model.partial_fit_users(data)

@@ -138,9 +138,12 @@ def test_a_model_whose_interactions_age_takes_histories(tmp_path):
     loaded = service.load(tmp_path / "model.npz")
     now = model.seen_.times.max()
     expected = model.recommend_new(read_interactions(([0, 0], ["i03", "i05"], [1, 1], [now, now])), 4)
-    found = loaded.model.recommend_new(service.history_of(loaded, loaded.items.index(["i03", "i05"])), 4)
-    assert found[0].tolist() == expected[0].tolist()
-    np.testing.assert_allclose(found[1], expected[1])
+    routes = service.make_app(tmp_path / "model.npz").routes
+    endpoint = next(route.endpoint for route in routes if route.path == "/recommend")
+    answer = asyncio.run(endpoint(service.Recommend(history=["i05", "i03", "i05"], n=4)))
+    items = json.loads(answer.body)["items"]
+    assert [x["item"] for x in items] == expected[0][0].tolist()
+    np.testing.assert_allclose([x["score"] for x in items], expected[1][0], rtol=1e-6)
     assert loaded.model.recommend_new(service.history_of(loaded, []), 4)[0].shape == (1, 4)
 
 

@@ -49,11 +49,11 @@ class Given:
         """The matrix, with times where there are some."""
         return self.matrix if self.timestamp is None else TimedMatrix.of(self.matrix, self.timestamp)
 
-    def warned(self) -> "Given":
+    def warned(self, name: str = "X") -> "Given":
         """Itself, with a warning where marked test interactions are about to be fitted."""
         if self.split is not None and (n := np.count_nonzero(self.split)):
-            said = f"{n:,} interactions of X are marked as test or validation, and are fitted, too: "
-            said += "fit(X.train, user_ids=X.user_ids, item_ids=X.item_ids) leaves them out"
+            said = f"{n:,} interactions of {name} are marked as test or validation, and are fitted, too: "
+            said += f"fit({name}.train, user_ids={name}.user_ids, item_ids={name}.item_ids) leaves them out"
             warn(f"{said}, and {_READ}(..., split=None) reads no marks")
         return self
 

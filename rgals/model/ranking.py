@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from rgals.datasets.given import Given, by_ids, given, no_ids, refuse_unknown
-from rgals.datasets.ids import Positions, as_labels
+from rgals.datasets.ids import Positions, as_labels, refuse_kind
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
@@ -294,6 +294,9 @@ class FactorRanker(Fitted):
         rows = snapshot.users.index(asked, missing="error" if unknown == "error" else "mark")
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
+        words = [] if isinstance(asked, Positions) else [str(label) for label in asked[new[:1000]].tolist()]
+        if (snapshot.users.parse(words, missing="mark") >= 0).any():  # "7" where a user is 7
+            refuse_kind(snapshot.users, asked, "user_ids")
         # Two tables of row numbers and scores, and one of labels.
         require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
         mine = snapshot.of_users(rows[known])

@@ -168,7 +168,7 @@ class Updated(FoldIn):
         dtype, n_users, n_items = state.item_factors.dtype, len(state.user_factors), len(state.item_factors)
         if X is None or (is_frame(X) and not len(X)):  # a day on which nothing happened
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
-        found = given(X, columns)
+        found = given(X, columns).warned()
         if not found.labelled:
             self._check_names(found, "X")
             rows = check_matrix(self, found.matrix, dtype.type, state)
@@ -319,7 +319,8 @@ class Updated(FoldIn):
         """The published state, that with full histories of users (side 0) or items, and who these are."""
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
-        found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
+        found, known = given(X, columns, name).warned(name), (old.users, old.items)
+        labels = [old.user_ids, old.item_ids]
         found.refuse_beside(**{f"{what}s": ids})
         own = (found.user_ids, found.item_ids)[side]
         ids = own if ids is None else ids

@@ -7,7 +7,7 @@ import numpy as np
 from rgals.kernels.row import EMPTY
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
-from rgals.runtime.errors import DeviceMemoryError, NumericalError
+from rgals.runtime.errors import DeviceMemoryError, NumericalError, ParameterError
 from rgals.solvers.base import HalfStep, raise_for_rows
 from rgals.solvers.cpu import coupling_shift, coupling_value
 from rgals.solvers.cuda.device import LESS, Device, open_device
@@ -55,6 +55,9 @@ class CuPyBackend:
         """See `Backend.half_step`; factors may be arrays of the device, and are then left there."""
         # Raises besides a DeviceMemoryError where the device is too small even for the smallest pieces.
         device = self.device
+        if side.prior is not None or side.row_terms.shape[1] != 4:
+            why = "features, user_mean, dislikes and hard_negatives are solved on device='cpu' only"
+            raise ParameterError("device", f"cuda:{device.ordinal}", why)
         with device.active():
             try:
                 on_device = self._side(rows, side, np.dtype(fixed.dtype), fixed.shape[1])

@@ -15,7 +15,7 @@ from solvers.test_contract import MixedWeights
 from rgals import RG2, RGX, NumericalError
 from rgals.losses import Degrees
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import DeviceMemoryError
+from rgals.runtime.errors import DeviceMemoryError, ParameterError
 from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.cuda.backend import CuPyBackend, column_sums, gram
@@ -87,6 +87,15 @@ def test_threads_in_any_order_give_the_same_bits(name, dtype, monkeypatch):
             step = CuPyBackend(FakeDevice()).half_step(rows, fixed, coefficients)
             found.append((step.factors.tobytes(), step.decrease))
         assert found[0] == found[1]
+
+
+def test_what_a_device_does_not_solve_is_refused(numpy_device):
+    """A model fitted on the CPU with a mean, features or dislikes folded in without them there."""
+    rows, fixed, side = setting(RG2(0.05), "user", 12)
+    pairs = np.zeros((rows.n_rows, 2)), np.zeros((rows.n_cols, 2))
+    for other in (dataclasses.replace(side, prior=object()), side.with_pairs(*pairs)):
+        with pytest.raises(ParameterError, match="device='cuda:0'.*features, user_mean, dislikes"):
+            CuPyBackend(numpy_device).half_step(rows, fixed, other)
 
 
 def test_a_device_that_is_too_small_says_so(small):
