@@ -4,6 +4,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -226,12 +227,15 @@ class RGALS(
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
             problem = replace(problem, reg=choose_reg(self, loss, degrees, problem.logs), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
+            scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             hard, sampler = read_hard_negatives(self.hard_negatives), None
             plain, n_iter = fit.stages(self, hard)
             if hard is not None:
                 sampler = Sampler(hard, train, coefficients, plain, task.seed, self.n_jobs)
                 solver = "exact" if solver == "shared" else solver
-            scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
+                # As they are folded in, where drawn pairs do not tell: by the best items that users lack.
+                task.watch.plain = plain
+                task.watch.serve = partial(fit.served, self, problem, coefficients, scored)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             init = fit.choose_init(self, train, task.store)

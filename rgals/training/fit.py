@@ -1,6 +1,7 @@
 """The parts of an ALS fit: where it starts and ends, parameters and memory checked, what is kept of it."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.losses.base import Priors
+from rgals.losses.base import Coefficients, Priors
 from rgals.losses.fitted import wants_mean
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
@@ -18,13 +19,16 @@ from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
-from rgals.solvers.als import Problem
+from rgals.solvers.als import Problem, sides_of
 from rgals.solvers.base import Backend
+from rgals.solvers.choose import exact_backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
-from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
+from rgals.solvers.dense import DenseBackend
+from rgals.solvers.hard_negatives import HardNegatives, fold_in, read_hard_negatives, scratch_bytes
+from rgals.solvers.readout import without_scale
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name, start_factors, warm_factors
-from rgals.training.run import has_settled
+from rgals.training.run import Iteration, has_settled
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
 # Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
@@ -87,6 +91,20 @@ def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
         return plain, MOST_WATCHED if model.n_iter == AUTO else int(model.n_iter)
     most = max(plain + DRAWS, MOST)
     return most - DRAWS, most
+
+
+def served(
+    model: Any, problem: Problem, coefficients: Coefficients, scored: np.ndarray | None, now: Iteration
+) -> np.ndarray:
+    """Users after an iteration with hard negatives as a fit that ends there publishes them."""
+    side, items = sides_of(problem)[0], without_scale(now.item_factors, scored)
+    if side.prior is not None:  # its weights, in the basis of what is shown
+        side = replace(side, prior=replace(side.prior))
+        side.prior.regress(now.user_factors)
+    backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
+    hard = read_hard_negatives(model.hard_negatives)
+    assert hard is not None
+    return fold_in(problem.users, items, side, coefficients, hard, backend, model.n_jobs)
 
 
 def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:

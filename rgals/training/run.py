@@ -114,6 +114,8 @@ class Watch:
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping
+        self.plain = 0  # iterations that no patience counts
+        self.serve: Callable[[Iteration], np.ndarray] | None = None  # users as published, if by another step
         self.best: Best = -np.inf, 0, {}
 
     def __call__(self, now: Iteration) -> bool:
@@ -122,7 +124,8 @@ class Watch:
         if self.held_out is not None:
             started = time.perf_counter()
             judged = copy(model)  # as it serves, also those of whom there are features alone
-            judged._snapshot = replace(known, user_factors=now.user_factors, item_factors=now.item_factors)
+            users = now.user_factors if self.serve is None else self.serve(now)
+            judged._snapshot = replace(known, user_factors=users, item_factors=now.item_factors)
             given = judged, known.seen, self.held_out, model.metric
             figures = evaluate(*given, users=self.users, n_jobs=model.n_jobs)
             now.record[model.metric] = float(figures[model.metric])
@@ -133,7 +136,7 @@ class Watch:
                 self.best = figure, now.iteration, {}  # the old are gone before the next are copied
                 kept = {name: getattr(now, name).copy() for name in now._steps.outcome}
                 self.best = figure, now.iteration, kept
-            stop = now.iteration - self.best[1] >= model.patience
+            stop = now.iteration - max(self.best[1], self.plain) >= model.patience
         answers = [callback(now) for callback in self.callbacks]  # every one is called
         return stop or any(answers)
 
