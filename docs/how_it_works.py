@@ -18,7 +18,7 @@ BOXES = {  # name: (x, y, width, text, colour)
     "loss": (0.2, 2.9, 2.3, "loss: coefficients\nscale, ridge, linear, m, l", GIVEN),
     "fixed": (0.2, 1.2, 2.3, "factors F\nof the fixed side", GIVEN),
     "plan": (3.2, 3.9, 2.5, "solvers/plan.py\nthe kind of every row", DECIDED),
-    "basis": (3.2, 1.6, 2.5, "solvers/basis.py\nF V, d, s", DECIDED),
+    "basis": (3.2, 1.6, 2.5, "solvers/cpu.py\nF V, d, s", DECIDED),
     "alone": (6.5, 4.4, 2.2, "kernels/diagonal.py\nrows in their order", DECIDED),
     "loop": (6.5, 2.1, 2.2, "kernels/rows.py\nlongest rows first", DECIDED),
     "diagonal": (9.6, 4.4, 2.5, "diagonal: p = b / D\nno weight of its own", SOLVED),

@@ -12,18 +12,16 @@ from rgals.cluster.graph import Graphs
 from rgals.cluster.shards import Blocks, Shards
 from rgals.losses import Degrees, Loss, get_loss
 from rgals.matrix.weighting import Weighting
-from rgals.solvers.als import ALS, choose_reg
+from rgals.solvers.als import ALS, choose_reg, restored
 from rgals.solvers.base import HalfStep
-from rgals.solvers.plan import common_ratio
 
 
 @dataclass
 class Remote:
-    """Factors of a side on the workers: futures, see `rgals.solvers.basis.Factors`."""
+    """Factors of a side on the workers: futures."""
 
     side: Blocks
     tables: list[Any]
-    basis: Any = None  # or a future of it
     sums: list[Any] = field(default_factory=list)  # for the half-step in which they are fixed
     penalty: float = 0.0
 
@@ -48,12 +46,8 @@ class ClusterProblem:
         facts = graphs.submit([graphs.each(f"{side.name}-facts", tasks.facts, side.blocks) for side in sides])
         weighted, self.constant = True, 0.0
         for side, futures in zip(sides, facts, strict=True):
-            ratios, weights, (interaction, *_), constants = zip(*graphs.results(futures), strict=True)
-            each, coupled = [one for some in ratios for one in some], side is self.items
-            # `rgals.solvers.plan.Plan.ratio` of all blocks together.
-            apart = None in each or (coupled and interaction)
-            ratio = None if apart else common_ratio(np.array(each), np.ones(len(each)))
-            side.kind = tasks.Kind(ratio, interaction, coupled, self.setting.dtype)
+            weights, (interaction, *_), constants = zip(*graphs.results(futures), strict=True)
+            side.kind = tasks.Kind(interaction, side is self.items, self.setting.dtype)
             weighted &= any(weights)
             self.constant += sum(constants)
         self.solver = "exact" if weighted else "shared"
@@ -83,23 +77,13 @@ class ClusterBackend:
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
 
-    def remote(self, factors: Remote) -> list[Any]:
-        """Futures of the factors where lengths are right."""
-        what = f"{factors.side.name}-download"
-        made = self.graphs.each(what, tasks.download, factors.tables, always=(factors.basis,))
-        return self.graphs.submit(made)
-
     def download(self, factors: Remote) -> np.ndarray:
-        """The same in the client's memory."""
-        return self.gather(self.remote(factors))
+        """Factors in the client's memory."""
+        return self.gather(factors.tables)
 
     def gather(self, tables: list[Any]) -> np.ndarray:
-        """Factors in the client's memory, as they are."""
+        """The same of futures."""
         return np.concatenate([part.array for part in self.graphs.results(tables)])
-
-    def state(self, factors: Remote) -> tuple[np.ndarray, np.ndarray | None]:
-        """Array and basis."""
-        return self.gather(factors.tables), self.graphs.results([factors.basis])[0]
 
     def ridge(self, factors: Remote, ridge: None) -> float:
         """``sum_r ridge_r |f_r|^2`` of factors that a half-step has found."""
@@ -111,25 +95,23 @@ class ClusterBackend:
         """See `rgals.solvers.base.Backend`."""
         graph, name, of = self.graphs, rows.name, fixed.side.name
         kind, own = replace(rows.kind, rotate=rotate), (fixed.tables, fixed.side.blocks)
-        sums = fixed.sums or graph.each(f"{of}-start-sums", tasks.add_up, *own, always=(None,))
-        to = graph.one(f"{name}-basis", tasks.change, sums, kind, fixed.basis, out and out.basis)
+        sums = fixed.sums or graph.each(f"{of}-start-sums", tasks.add_up, *own)
+        to = graph.one(f"{name}-basis", tasks.change, sums, kind)
         turned = graph.each(f"{of}-turn", tasks.turn, *own, always=(to,))
         given, added = (graph.name, turned, to, kind), None
         if kind.coupled and kind.interaction:
             parts = graph.each(f"{name}-couple", tasks.couple, rows.blocks, always=given)
             added = graph.one(f"{name}-coupling", tasks.shift, parts, kind)
         solved = graph.each(name, tasks.solve, rows.blocks, always=(*given, added))
-        bases = [graph.one(f"{name}-{which}", getattr, to, f"{which}_basis") for which in ("fixed", "solved")]
-        sums = graph.each(f"{name}-sums", tasks.add_up, solved, rows.blocks, always=(bases[1],))
+        sums = graph.each(f"{name}-sums", tasks.add_up, solved, rows.blocks)
         total = graph.one(f"{name}-total", tasks.total, sums)
-        wanted = [solved, sums, turned if rotate else [], [total, *bases]]
-        solved, sums, turned, (total, *bases) = graph.submit(wanted)
+        solved, sums, turned, (total,) = graph.submit([solved, sums, turned if rotate else [], [total]])
         if out is not None:  # the workers may forget what the graph has read
             out.tables, out.sums = [], []
         if rotate:
-            fixed.tables, fixed.basis, fixed.sums = turned, bases[0], []
+            fixed.tables, fixed.sums = turned, []
         penalty, value = graph.results([total])[0]
-        return HalfStep(Remote(rows, solved, bases[1], sums, penalty), value)
+        return HalfStep(Remote(rows, solved, sums, penalty), value)
 
 
 class ClusterALS(ALS):
@@ -156,7 +138,7 @@ class ClusterALS(ALS):
         The last user half-step is made as a fold-in makes it: lengths are right then.
         """
         problem, graphs = cast(Any, self.problem), self.backend.graphs
-        items = self._items = Remote(problem.items, self.backend.remote(self._items))
+        items = self._items
         users = self._users = self.backend.half_step(problem.users, items, problem.users).factors
         judged = []
         for rows, fixed in ((users, items), (items, users)):
@@ -169,7 +151,7 @@ class ClusterALS(ALS):
         """Go on from a `state`."""
         for name, factors in (("user", self._users), ("item", self._items)):
             bounds = factors.side.cuts[1:-1]
-            parts = [tasks.Table(part) for part in np.split(state[f"{name}_factors"], bounds)]
+            parts = [tasks.Table(part) for part in np.split(restored(state, name), bounds)]
             graphs = self.backend.graphs
             factors.tables = graphs.submit(graphs.each(f"{name}s-restored", copy, parts))
-            factors.basis, factors.sums = state.get(f"{name}_basis"), []
+            factors.sums = []

@@ -24,8 +24,8 @@ from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.runtime.threads import workers
 from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
-from rgals.solvers.basis import Change, Factors
-from rgals.solvers.cpu import CPUBackend, Solve, coupling_shift, find_change, fixed_side
+from rgals.solvers.base import squared_lengths
+from rgals.solvers.cpu import CPUBackend, Solve, coupling_shift, eigenbasis, fixed_side
 from rgals.solvers.plan import Plan, fold_terms
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.solvers.readout import with_scale
@@ -139,12 +139,10 @@ def prepare(matrix: CSR, first: int, which: str, c: Coefficients, setting: Setti
 
 
 @task
-def facts(block: Block) -> tuple[list[float | None], bool, float, float]:
-    """`Plan.ratio`, where rows of the block are solved; whether they have weights; interaction; constant."""
-    plan, side = block.plan, block.plan.side
-    solved = ((plan.matrix.row_counts > 0) | (side.linear != 0)).any()
-    weighted = bool(side.row_terms[:, :2].any())
-    return [plan.ratio][: int(solved)], weighted, side.interaction, block.constant
+def facts(block: Block) -> tuple[bool, float, float]:
+    """Whether rows of the block have weights of their own; interaction; constant."""
+    side = block.plan.side
+    return bool(side.row_terms[:, :2].any()), side.interaction, block.constant
 
 
 class Table(NamedTuple):
@@ -175,11 +173,10 @@ class Sums(NamedTuple):
 
 
 @task
-def add_up(factors: Table, block: Block, basis: np.ndarray | None) -> Sums:
-    """The sums of a block whose factors are in some basis."""
-    table, ridge = factors.array, block.plan.side.ridge
-    u = gram.column_sums(table, block.gram, block.linear, 1)[1]
-    penalty = CPUBackend(1).ridge(Factors(table, basis), ridge)
+def add_up(factors: Table, block: Block) -> Sums:
+    """The sums of a block."""
+    table = factors.array
+    u, penalty = gram.column_sums(table, block.gram, 1), squared_lengths(table, block.plan.side.ridge)
     return Sums(gram.gram(table, block.gram, 1), u, penalty, factors.value)
 
 
@@ -193,7 +190,6 @@ def total(parts: list[Sums]) -> tuple[float, float]:
 class Kind:
     """What the half-steps of one side have in common."""
 
-    ratio: float | None
     interaction: float
     coupled: bool
     dtype: np.dtype
@@ -201,37 +197,37 @@ class Kind:
 
 
 @task
-def change(parts: list[Sums], kind: Kind, fixed: np.ndarray | None, solved: np.ndarray | None) -> Change:
-    """The basis of a half-step, given those in which either side is."""
+def change(parts: list[Sums], kind: Kind) -> np.ndarray:
+    """V, the basis of a half-step."""
     G: Any = sum(part.gramian for part in parts)
     u: Any = sum(part.u for part in parts)
     if not np.isfinite(G).all():
         raise NumericalError("the Gramian of the fixed side is not finite")
     alone = None if kind.coupled or not kind.interaction else u
-    ratio = kind.ratio if kind.rotate else None
-    return find_change(G, alone, kind.interaction, ratio, (fixed, solved), kind.dtype, 1)
+    return eigenbasis(G, alone, kind.interaction)
 
 
 class Turned(NamedTuple):
     """A block of the fixed side in the basis of a half-step."""
 
     array: np.ndarray
-    sums: np.ndarray  # (3, K): `column_sums`
+    sums: np.ndarray  # (3, K): of `gram.multiply`
     terms: np.ndarray
+    value: float = 0.0  # as of a `Table`, which it takes the place of
 
 
 @task
-def turn(factors: Table, block: Block, to: Change) -> Turned:
+def turn(factors: Table, block: Block, to: np.ndarray) -> Turned:
     """Turn a block; workers take it from each other."""
     out = empty(factors.array.shape, factors.array.dtype)
-    found = gram.multiply(factors.array, to.forth.astype(out.dtype), out, 1, block.gram, block.linear)
+    found = gram.multiply(factors.array, to.astype(out.dtype), out, 1, block.gram, block.linear)
     return Turned(out, np.stack(found), block.terms)
 
 
 _last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
 
 
-def _whole(name: str, parts: list[Turned], kp: int, interaction: float | None) -> tuple[Basis, np.ndarray]:
+def _whole(name: str, parts: list[Turned], kp: int, interaction: float) -> tuple[Basis, np.ndarray]:
     """The fixed side in one piece, once a process for all blocks of a half-step."""
     global _last
     with _lock:
@@ -254,21 +250,20 @@ async def forget() -> None:
         _last = ("", None)
 
 
-def _solve(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind) -> Solve:
+def _solve(block: Block, name: str, parts: list[Turned], kind: Kind) -> Solve:
     plan, K = block.plan, parts[0].array.shape[1]
-    interaction = None if to.whitens else 0.0 if kind.coupled else kind.interaction
-    fixed, terms = _whole(name, parts, plan.kp, interaction)
+    fixed, terms = _whole(name, parts, plan.kp, 0.0 if kind.coupled else kind.interaction)
     out: Any = empty((plan.matrix.n_rows, K), kind.dtype)
-    step = Solve(plan, cast(Any, None), Factors(out), 1, block.first)
+    step = Solve(plan, cast(Any, None), out, 1, block.first)
     step.col_terms = terms
     step.rotated, step.d, step.s = fixed
     return step
 
 
 @task
-def couple(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind) -> tuple:
+def couple(block: Block, name: str, parts: list[Turned], to: np.ndarray, kind: Kind) -> tuple:
     """The `Solve.coupling_sums` of a block, by which its rows are coupled with all others; the spectrum."""
-    step = _solve(block, name, parts, to, kind)
+    step = _solve(block, name, parts, kind)
     return *step.coupling_sums(), step.d
 
 
@@ -281,20 +276,14 @@ def shift(parts: list[tuple], kind: Kind) -> np.ndarray:
 
 @task
 def solve(
-    block: Block, name: str, parts: list[Turned], to: Change, kind: Kind, added: np.ndarray | None
+    block: Block, name: str, parts: list[Turned], to: np.ndarray, kind: Kind, added: np.ndarray | None
 ) -> Table:
     """The factors of a block."""
-    step = _solve(block, name, parts, to, kind)
+    step = _solve(block, name, parts, kind)
     found, value = step.solve(added)
     if not kind.rotate:
-        gram.multiply(found, to.forth.T.astype(found.dtype), found, 1)
+        gram.multiply(found, to.T.astype(found.dtype), found, 1)
     return Table(found, value)
-
-
-@task
-def download(factors: Table, basis: np.ndarray | None) -> Table:
-    """Factors where lengths are right, of those that are in some basis."""
-    return Table(CPUBackend(1).download(Factors(factors.array, basis)))
 
 
 @task

@@ -57,18 +57,18 @@ _N, _T = ord("N"), ord("T")
 
 
 @njit(inline="always")
-def gemm_nn(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
-    """``C (m,n) = alpha A (m,k) B (k,n) + beta C``; leading dimensions are row lengths."""
-    _gemm((_N, _N, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))
+def gemm_nn(m, n, k, a, oa, lda, b, ob, ldb, c, oc, ldc):
+    """``C (m,n) = A (m,k) B (k,n)``; leading dimensions are row lengths."""
+    _gemm((_N, _N, n, m, k, 1.0, b, ob, ldb, a, oa, lda, 0.0, c, oc, ldc))
 
 
 @njit(inline="always")
-def gemm_nt(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
-    """``C (m,n) = alpha A (m,k) B (n,k)^T + beta C``."""
-    _gemm((_T, _N, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))
+def gemm_nt(m, n, k, a, oa, lda, b, ob, ldb, c, oc, ldc):
+    """``C (m,n) = A (m,k) B (n,k)^T``."""
+    _gemm((_T, _N, n, m, k, 1.0, b, ob, ldb, a, oa, lda, 0.0, c, oc, ldc))
 
 
 @njit(inline="always")
-def gemm_tn(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
-    """``C (m,n) = alpha A (k,m)^T B (k,n) + beta C``."""
-    _gemm((_N, _T, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))
+def gemm_tn(m, n, k, a, oa, lda, b, ob, ldb, c, oc, ldc):
+    """``C (m,n) = A (k,m)^T B (k,n)``."""
+    _gemm((_N, _T, n, m, k, 1.0, b, ob, ldb, a, oa, lda, 0.0, c, oc, ldc))

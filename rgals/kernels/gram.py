@@ -117,7 +117,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
 
 @kernel("pdddii")
 def add_sums(e, table, weight, linear_weight, sums, k, n):
-    """Add the three sums of `column_sums` over ``n`` rows; ``sums`` holds one after the other."""
+    """Add the three sums of `multiply` over ``n`` rows; ``sums`` holds one after the other."""
     # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of some columns at a time, down all rows, in float64.
     for v, at in e.pieces(k):
         wide = v.wide()
@@ -134,22 +134,19 @@ def add_sums(e, table, weight, linear_weight, sums, k, n):
 
 
 @entry(nogil=True)
-def _column_sums(first, stop, factors, weight, linear_weight, out):
+def _column_sums(first, stop, factors, weight, out):
     n, k = factors.shape
     for chunk in range(first, stop):
         at, last = chunk * n // len(out), (chunk + 1) * n // len(out)
-        add_sums(factors, at * k, weight, at, linear_weight, at, out, chunk * 3 * k, k, last - at)
+        add_sums(factors, at * k, weight, at, weight, at, out, chunk * 3 * k, k, last - at)
 
 
-def column_sums(
-    factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64."""
+def column_sums(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
+    """``F^T weight``, summed in float64."""
     # Sixteen parts, whatever the number of threads: the order of the sums is fixed.
     partial = np.zeros((16, 3, factors.shape[1]))
-    spread(_column_sums, len(partial), n_threads, factors, weight, linear_weight, partial)
-    squares, sums, linear = partial.sum(axis=0)
-    return squares, sums, linear
+    spread(_column_sums, len(partial), n_threads, read_only(factors), weight, partial)
+    return partial.sum(axis=0)[1]
 
 
 @kernel("ppxii")
@@ -161,7 +158,7 @@ def transpose_strip(e, panels, rows, numbers, n_groups, width):
 
 
 @entry(nogil=True)
-def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight, sums):
+def _multiply(counter, factors, panels, out, weight, linear_weight, sums):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
@@ -182,13 +179,11 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                 numbers[i] = min(i, rows - 1)
             padded_rows(padded, 0, factors, start * k, rows, k, width)
             transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
-            # Block column j of the product: of the matrix only the rows that are not zero there.
-            for j in range(width // w):
+            for j in range(width // w):  # block column j of the product
                 zero(product, 0, n_groups * w * w)
-                first, depth = begins[j], ends[j] - begins[j]
                 for group in range(n_groups):
-                    at, of = (group * width + first) * w, (j * width + first) * w
-                    tile_add(product, group * w * w, left, at, panels, of, depth, 1.0)
+                    at, of = group * width * w, j * width * w
+                    tile_add(product, group * w * w, left, at, panels, of, width, 1.0)
                 for i in range(rows):
                     copy(out, (start + i) * k + j * w, product, i * w, min(w, k - j * w))
             if len(weight):
@@ -204,25 +199,20 @@ def multiply(
     weight: np.ndarray = _NONE,
     linear_weight: np.ndarray = _NONE,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``out = factors @ matrix``, and on the way `column_sums` of it; ``out`` may be ``factors`` itself.
+    """``out = factors @ matrix``, and its sums on the way; ``out`` may be ``factors`` itself.
 
+    Returns in float64 the diagonal of ``out^T diag(weight) out``, ``out^T weight``, ``out^T linear_weight``.
     Arrays are C-ordered, factors (n, K), the matrix (K, K), weights (n,); without weights the sums are zeros.
-    Zeros at either end of a block of columns cost nothing: triangular matrices take half the time.
     """
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
     if k != width:
         matrix = np.pad(matrix, (0, width - k))
-    # Squares of W numbers that are not all zero, by block of columns and block of rows.
-    filled = (matrix.reshape(width // w, w, width // w, w) != 0).any(axis=(1, 3)).T
-    begins = w * filled.argmax(axis=1)
-    ends = np.maximum(width - w * filled[:, ::-1].argmax(axis=1), begins)
-    ends[~filled.any(axis=1)] = 0
     sums = np.zeros((min(-(-n // STRIP), CHUNKS), 3, k))
     panels = empty((width // w, width, w), factors.dtype)
     panels[:] = matrix.reshape(width, width // w, w).transpose(1, 0, 2)
     panels = panels.reshape(-1)
-    launch(_multiply, n_threads, read_only(factors), panels, begins, ends, out, weight, linear_weight, sums)
+    launch(_multiply, n_threads, read_only(factors), panels, out, weight, linear_weight, sums)
     squares, plain, linear = sums.sum(axis=0)
     return squares, plain, linear

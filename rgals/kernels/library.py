@@ -53,16 +53,11 @@ class Kernel(NamedTuple):
     def called(self, e: Emitter, *args: Any) -> Any:
         """Emit a call of it."""
         function = self.function(e.builder.module, e.type)
-        values = []
-        for typ, value in zip(function.function_type.args, args, strict=True):
-            if isinstance(value, (int, float)):
-                value = ir.Constant(typ, value)
-            elif isinstance(value, Number):
-                value = value.scalar
-            else:
-                value = value.ir
-            values.append(value)
-        value = e.builder.call(function, values)
+        values = (
+            ir.Constant(typ, value) if isinstance(value, int | float) else getattr(value, "scalar", value)
+            for typ, value in zip(function.function_type.args, args, strict=True)
+        )
+        value = e.builder.call(function, [getattr(value, "ir", value) for value in values])
         wrap = {"": lambda _: None, "i": lambda i: Index(e.builder, i), "r": lambda r: Number(e, r)}
         return wrap[self.result](value)
 

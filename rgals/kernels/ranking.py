@@ -69,7 +69,7 @@ def _count_above(counter, queries, items, n_items, truth_ptr, truth, seen_ptr, s
     first = fetch_add(counter, 0, block)
     while first < n_queries:
         m = min(block, n_queries - first)
-        gemm_nt(m, width, k, 1.0, queries, first * k, k, items, 0, k, 0.0, rows, 0, width)
+        gemm_nt(m, width, k, queries, first * k, k, items, 0, k, rows, 0, width)
         for r in range(m):
             at = r * width
             _count_row(rows, at, n_items, first + r, truth_ptr, truth, seen_ptr, seen, above, tied)

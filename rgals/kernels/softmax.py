@@ -39,15 +39,13 @@ def _exponentials(row, top, ones):
 def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, top, total, own):
     """Of some tiles ``exp(score - top)``, the maximum and sum of each row, and the positives' scores."""
     size, width = users.shape
-    n, one, zero = len(items), np.float32(1), np.float32(0)
+    n, one = len(items), np.float32(1)
     ones = np.ones(tile, np.float32)
     for t in range(begin, stop):
         first = t * tile
         here, at = min(tile, n - first), size * first
         scores = buffer[at : at + size * here].reshape(size, here)
-        blas.gemm_nt(
-            size, here, width, one, users, 0, width, items, first * width, width, zero, buffer, at, here
-        )
+        blas.gemm_nt(size, here, width, users, 0, width, items, first * width, width, buffer, at, here)
         for b in range(size):
             for e in range(starts[t, b], starts[t + 1, b]):
                 weight = one if len(weights) == 0 else weights[e]
@@ -60,7 +58,7 @@ def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buf
 def _differentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, scale, partial, grads):
     """Exponentials become gradients of scores, softmax weights less positives' own, then of both sides."""
     size, width = users.shape
-    n, one, zero = len(items), np.float32(1), np.float32(0)
+    n, one = len(items), np.float32(1)
     for t in range(begin, stop):
         first = t * tile
         here, at = min(tile, n - first), size * first
@@ -72,8 +70,8 @@ def _differentiate(begin, stop, users, items, starts, indices, weights, tile, bu
             for e in range(starts[t, b], starts[t + 1, b]):
                 grad[b, indices[e] - first] -= one if len(weights) == 0 else weights[e]
         of, to = first * width, t * size * width
-        blas.gemm_nn(size, width, here, one, buffer, at, here, items, of, width, zero, partial, to, width)
-        blas.gemm_tn(here, width, size, one, buffer, at, here, users, 0, width, zero, grads, of, width)
+        blas.gemm_nn(size, width, here, buffer, at, here, items, of, width, partial, to, width)
+        blas.gemm_tn(here, width, size, buffer, at, here, users, 0, width, grads, of, width)
 
 
 def softmax_batch(users, items, block, tile, buffer, n_threads, values, user_grad, item_grad):

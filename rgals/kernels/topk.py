@@ -117,7 +117,7 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
         for t in range(first_tile, end_tile):
             first = t * ITEMS
             width = min(ITEMS, n_items - first)
-            gemm_nt(m, width, k, 1.0, queries, q0 * k, k, items, first * k, k, 0.0, tile, 0, ITEMS)
+            gemm_nt(m, width, k, queries, q0 * k, k, items, first * k, k, tile, 0, ITEMS)
             low = lower_bound(blocked, np.int64(0), len(blocked), first)
             high = lower_bound(blocked, low, len(blocked), first + width)
             for r in range(m):

@@ -112,7 +112,6 @@ def fit_bytes(
     valued: bool = True,  # interactions have values other than 1
     coupled: bool = False,  # the loss has an interaction term, which takes sums of inverses
     best: bool = False,  # the best iterate is kept, as early stopping does
-    watched: bool = False,  # somebody asks for the factors of every iteration: copies in another basis
     threads: int = 1,
     longest: int | None = None,  # interactions of the longest row or column
     closed_form: int = 0,  # bytes that the closed form takes,
@@ -135,7 +134,7 @@ def fit_bytes(
     # A copy of the fixed side with padded columns where K is not a multiple of a cache line.
     copy = padded * itemsize if padded != K else 0
     factors = (n_users + n_items) * width
-    iterated = factors + max(most * copy, factors if watched else 0, n_items * width)
+    iterated = factors + max(most * copy, n_items * width)
     # A spectral start takes a wider table for either side.
     begun = (n_users + n_items) * start * itemsize + (16 if start <= 256 else 8) * start * start * 8
     # The last half-step: new user factors, and item factors turned in a copy.

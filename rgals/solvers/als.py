@@ -118,7 +118,7 @@ class ALS:
         if problem.priors[0] is not None:
             self.outcome = ("item_factors", "user_factors")  # by which the weights of users are found
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
-        self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
+        self._users, self._items = backend.upload(user_factors), backend.upload(item_factors)
         if sampler is not None:
             users, items = sampler.user_terms, sampler.item_terms
             by_user = self._user_side.with_pairs(users, items)
@@ -130,9 +130,7 @@ class ALS:
         users, items, constant = problem.users, problem.items, problem.constant
         user_side, item_side = self._user_side, self._item_side
         if self.sampler is not None and iteration > self.sampler.plain:
-            # In one basis, where products are the scores.
-            arrays = (backend.state(factors)[0] for factors in (self._users, self._items))
-            users, items, more = self.sampler.draw(iteration, *arrays)
+            users, items, more = self.sampler.draw(iteration, self._users, self._items)
             constant, (user_side, item_side) = constant + more, self._with_pairs
         what = "item"
         try:
@@ -142,13 +140,12 @@ class ALS:
             self._items = step.factors
             penalty = backend.ridge(self._items, item_side.ridge)
             if item_side.prior is not None:
-                array, basis = backend.state(self._items)
-                item_side.prior.regress(array)
-                penalty -= item_side.prior.explained(basis)
+                item_side.prior.regress(self._items)
+                penalty -= item_side.prior.explained()
             what = "user"
             prior = user_side.prior
             if prior is not None and (iteration > 1 or prior.mean):  # before, the factors are a start
-                prior.regress(backend.state(self._users)[0])
+                prior.regress(self._users)
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
             if item_side.prior is not None:
                 item_side.prior.turn(step.turned)
@@ -166,19 +163,22 @@ class ALS:
         return with_scale(self.backend.download(self._items), self.item_scale)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Factors as the steps have them, and what basis they are in: see `rgals.solvers.basis.Factors`."""
-        found: dict[str, np.ndarray] = {}
-        for side, factors in (("user", self._users), ("item", self._items)):
-            found[f"{side}_factors"], basis = self.backend.state(factors)
-            if basis is not None:
-                found[f"{side}_basis"] = basis
+        """Factors as the steps have them, and weights of features."""
+        download = self.backend.download
+        found = {"user_factors": download(self._users), "item_factors": download(self._items)}
         if (prior := self._item_side.prior) is not None:  # the weights of users follow from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state`."""
-        self._users = self.backend.upload(state["user_factors"], state.get("user_basis"))
-        self._items = self.backend.upload(state["item_factors"], state.get("item_basis"))
+        users, items = (restored(state, side) for side in ("user", "item"))
+        self._users, self._items = self.backend.upload(users), self.backend.upload(items)
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
+
+
+def restored(state: dict[str, np.ndarray], side: str) -> np.ndarray:
+    """Factors of a state; those of 0.2 and before may be in a basis where lengths are not right."""
+    array, basis = state[f"{side}_factors"], state.get(f"{side}_basis")
+    return array if basis is None else (array @ basis.T).astype(array.dtype)

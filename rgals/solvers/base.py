@@ -17,7 +17,7 @@ class HalfStep(NamedTuple):
     factors: Any
     # ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this
     decrease: float
-    # T (K, K) where the fixed factors were turned in place, ``F <- F T``
+    # V (K, K) where the fixed factors were turned in place, ``F <- F V``
     turned: np.ndarray | None = None
 
 
@@ -28,19 +28,15 @@ def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
 
 
 class Backend(Protocol):
-    """Solves half-steps exactly (or as exactly as it documents); here, of one that changes no basis."""
+    """Solves half-steps exactly (or as exactly as it documents); here, of one that computes on the host."""
 
-    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
+    def upload(self, factors: np.ndarray) -> Any:
         """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
         return factors
 
     def download(self, factors: Any) -> np.ndarray:
         """Factors in the host's memory, up to an orthogonal change of basis that both sides share."""
         return factors
-
-    def state(self, factors: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """What `upload` makes the same factors of, to the bit: an array and its basis."""
-        return factors, None
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
@@ -51,9 +47,9 @@ class Backend(Protocol):
     ) -> HalfStep:
         """Minimise over the factors of ``rows``, (n_rows, n_fixed), given ``fixed``, (n_fixed, K).
 
-        ``rotate`` permits the backend to turn ``fixed`` in place (``F <- F T``) and to return the result in
-        the basis that belongs to it (``P T^-T``); ``fixed`` and ``out`` then come from `upload` or an earlier
-        half-step. Scores do not change, and `download` turns factors back. It saves a product per half-step.
+        ``rotate`` permits the backend to turn ``fixed`` in place (``F <- F V``) by an orthogonal matrix, and
+        to return the result turned likewise; ``fixed`` and ``out`` then come from `upload` or an earlier
+        half-step. Neither scores nor lengths change. It saves a product per half-step.
         ``out`` (n_rows, K) is memory that the backend may use for the result. ``warm``: it holds the rows'
         current factors (in the basis of ``fixed``), where an iterative backend starts, otherwise from zero.
 

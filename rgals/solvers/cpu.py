@@ -2,15 +2,15 @@
 
 With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
-Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
-(`rgals.solvers.basis`). Most rows are then so well conditioned that a few conjugate gradient steps
-solve them to rounding, and rows with few positives are solved in their dual: neither needs any K x K matrix.
+Most rows are then so well conditioned that a few conjugate gradient steps solve them to rounding, and rows
+with few positives are solved in their dual: neither needs any K x K matrix.
 `rgals.solvers.plan` says how each row is solved, `rgals.kernels.ways` has the ways.
 """
 
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 from rgals.kernels import diagonal, gram, rows
 from rgals.kernels.row import NOT_POSITIVE, Basis, Result, Rows
@@ -19,8 +19,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import aligned, empty
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.threads import workers
-from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
-from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
+from rgals.solvers.base import Backend, HalfStep, raise_for_rows
 from rgals.solvers.plan import Plan
 from rgals.solvers.prior import Prior
 
@@ -30,7 +29,7 @@ SLACK = 1e-4
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 
 
-class CPUBackend:
+class CPUBackend(Backend):
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
     ``n_jobs``: threads, None for all. ``steps``: of conjugate gradients instead of solutions (see `Plan`).
@@ -40,41 +39,17 @@ class CPUBackend:
         self.n_jobs, self.steps = n_jobs, steps
         self._plans: list[Plan] = []  # of the two sides of a fit
 
-    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Factors:
+    def upload(self, factors: np.ndarray) -> np.ndarray:
         """Factors whose rows begin on cache lines."""
-        return Factors(aligned(factors), basis)
-
-    def download(self, factors: Factors) -> np.ndarray:
-        """The factors themselves where their basis is orthogonal, else a copy in one that is."""
-        if factors.basis is None:
-            return factors.array
-        array = empty(factors.array.shape, factors.array.dtype)
-        with workers(self.n_jobs) as n_threads:
-            gram.multiply(factors.array, factors.basis.T.astype(array.dtype), array, n_threads)
-        return array
-
-    def state(self, factors: Factors) -> tuple[np.ndarray, np.ndarray | None]:
-        """Array and basis."""
-        return factors.array, factors.basis
-
-    def ridge(self, factors: Factors, ridge: np.ndarray) -> float:
-        """``sum_r ridge_r |f_r|^2``."""
-        if factors.basis is None:
-            return squared_lengths(factors.array, ridge)
-        with workers(self.n_jobs) as n_threads:
-            return float(np.sum(factors.gramian(ridge, n_threads) * metric(factors.basis, n_threads)))
+        return aligned(factors)
 
     def half_step(
         self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
-        """See `Backend.half_step`; ``rotate`` needs factors from `upload`."""
-        if not rotate:
-            fixed, out = Factors(fixed), None if out is None else Factors(out)
-        if out is None:
-            basis = None if fixed.basis is None else np.linalg.inv(fixed.basis).T.copy()
-            out = Factors(empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype), basis)
+        """See `Backend.half_step`."""
+        out = empty((rows.n_rows, fixed.shape[1]), fixed.dtype) if out is None else out
         with workers(self.n_jobs) as n_threads:
-            plan = self._plan(rows, side, fixed.array, n_threads)
+            plan = self._plan(rows, side, fixed, n_threads)
             return Solve(plan, fixed, out, n_threads).run(rotate, warm)
 
     def _plan(self, rows: CSR, side: Side, fixed: np.ndarray, n_threads: int) -> Plan:
@@ -89,9 +64,11 @@ class CPUBackend:
 class Solve:
     """One half-step: the arrays that its phases share. ``first``: number of its first row, for errors."""
 
-    def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int, first: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int, first: int = 0
+    ) -> None:
         self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
-        self.fixed, self.solved, self.out, self.first = fixed, out, out.array, first
+        self.fixed, self.out, self.first = fixed, out, first
         self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
         #: What rows are pulled to; coefficients of the fixed rows, where the plan has none.
         self.prior: np.ndarray | None = None
@@ -100,11 +77,11 @@ class Solve:
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         """All phases, where both sides are in this memory."""
-        change = self._find_basis(rotate)
-        self._turn_fixed(change, in_place=rotate)
+        V = self._eigenbasis()
+        self._turn_fixed(V, in_place=rotate)
         coupled = self.side.coupled and self.side.interaction
         if self.steps is not None:
-            back = change.back.astype(self.out.dtype)
+            turned = V.astype(self.out.dtype)
             if not warm:
                 self.out[:] = 0.0
             if coupled:
@@ -112,10 +89,10 @@ class Solve:
                 # tangent there lies above it, so that a step which lowers the objective with the tangent
                 # lowers the objective itself.
                 shift = np.zeros(self.kp)
-                shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
-            self._turn_start(back)
+                shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ turned)
+            self._turn_start(turned)
         if self.side.prior is not None:
-            self._predict(self.side.prior, change)
+            self._predict(self.side.prior, V)
         if coupled:
             if self.steps is None:
                 shift = coupling_shift(*self.coupling_sums(), self.side.interaction, self.d)
@@ -123,64 +100,55 @@ class Solve:
             value += coupling_value(self.pull(factors), shift, self.side.interaction, self.d)
         else:
             factors, value = self.solve()
-        if rotate:
-            self.fixed.changed(change.fixed_basis)
-            self.solved.changed(change.solved_basis)
-            return HalfStep(self.solved, value - self.offset, change.forth)
-        gram.multiply(factors, change.forth.T.astype(factors.dtype), factors, self.n_threads)
-        return HalfStep(factors, value - self.offset)
+        if not rotate:
+            gram.multiply(factors, V.T.astype(factors.dtype), factors, self.n_threads)
+        return HalfStep(factors, value - self.offset, V if rotate else None)
 
-    def _predict(self, prior: Prior, change: Change) -> None:
+    def _predict(self, prior: Prior, V: np.ndarray) -> None:
         """What the rows are pulled to, and what those without a system of their own become."""
-        weights = prior.weights_of(self.k) @ change.back
-        pulls = weights  # where lengths are right; else in the metric of the basis
-        if change.whitens and change.solved_basis is not None:
-            pulls = weights @ metric(change.solved_basis, self.n_threads)
+        weights = prior.weights_of(self.k) @ V
         # Solutions take the place of predictions, unless these are asked for more than once.
         once = self.steps is None and not (self.side.coupled and self.side.interaction)
         table = self.out if once else empty(self.out.shape, self.out.dtype)
-        # ``sum_r ridge_r |F_r W|^2 + reg |W|^2`` where lengths are right.
-        self.offset = float((prior.moments(self.k, self.side.ridge) @ change.back * pulls).sum())
+        # ``sum_r ridge_r |F_r W|^2 + reg |W|^2``.
+        self.offset = float((prior.moments(self.k, self.side.ridge) @ V * weights).sum())
         self.empty = prior.features[self.plan.empty] @ weights
         if not (np.abs(self.empty) <= np.finfo(self.out.dtype).max).all():
             raise NumericalError(f"features predict factors beyond {self.out.dtype}; scale the features")
-        prior.predict_into(table, pulls, self.n_threads)
+        prior.predict_into(table, weights, self.n_threads)
         self.prior = table
 
-    def _find_basis(self, rotate: bool) -> Change:
-        """The basis in which the part that all rows share is diagonal."""
-        side, fixed = self.side, self.fixed
-        G = fixed.gramian(side.gram_weight, self.n_threads)
-        u, weight = None, side.gram_weight
+    def _eigenbasis(self) -> np.ndarray:
+        """V, in which the part that all rows share is diagonal."""
+        side, fixed, u = self.side, self.fixed, None
+        G = gram.gram(fixed, side.gram_weight, self.n_threads)
         if side.interaction and not side.coupled:
-            u = gram.column_sums(fixed.array, weight, weight, self.n_threads)[1]
+            u = gram.column_sums(fixed, side.gram_weight, self.n_threads)
         if not np.isfinite(G).all():
-            row = int(np.argmin(np.isfinite(fixed.array).all(axis=1)))
+            row = int(np.argmin(np.isfinite(fixed).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
-        ratio = self.plan.ratio if rotate else None
-        bases = fixed.basis, self.solved.basis
-        return find_change(G, u, side.interaction, ratio, bases, self.out.dtype, self.n_threads)
+        return eigenbasis(G, u, side.interaction)
 
-    def _turn_fixed(self, change: Change, in_place: bool) -> None:
-        side, fixed = self.side, self.fixed.array
+    def _turn_fixed(self, V: np.ndarray, in_place: bool) -> None:
+        side, fixed = self.side, self.fixed
         rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
-        forth = change.forth.astype(fixed.dtype)
+        forth = V.astype(fixed.dtype)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
         sums = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
-        interaction = None if change.whitens else 0.0 if side.coupled else side.interaction
+        interaction = 0.0 if side.coupled else side.interaction
         self.rotated, self.d, self.s = fixed_side(rotated, sums, interaction, self.kp)
 
-    def _turn_start(self, back: np.ndarray) -> None:
+    def _turn_start(self, V: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
         iterated = self.plan.iterated
         if 2 * len(iterated) > self.n_rows:
-            gram.multiply(self.out, back, self.out, self.n_threads)
+            gram.multiply(self.out, V, self.out, self.n_threads)
             return
         for start in range(0, len(iterated), _AT_ONCE):
             some = iterated[start : start + _AT_ONCE]
             block = self.out[some]
-            gram.multiply(block, back, block, self.n_threads)
+            gram.multiply(block, V, block, self.n_threads)
             self.out[some] = block
 
     def _basis(self, s: np.ndarray) -> Basis:
@@ -243,7 +211,7 @@ class Solve:
             total += side.scale[some] ** 2 @ (1.0 / D)
         if not len(plan.diagonal):
             return np.diag(total), np.zeros(k)
-        self.out[plan.empty] = self.out[plan.coupled] = 0.0
+        self.out[plan.empty] = self.out[plan.exact] = 0.0
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
             diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
@@ -252,23 +220,17 @@ class Solve:
 
     def pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
-        return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+        return gram.column_sums(solved, self.side.scale, self.n_threads)
 
 
-def fixed_side(
-    rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float | None, kp: int
-) -> Basis:
-    """A `Basis` with sums in float64, from a table that a `Change` has turned, and the `column_sums` of it.
-
-    ``interaction``: of rows that are not coupled; None where the change whitens: d is zeros then.
-    """
+def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float, kp: int) -> Basis:
+    """A `Basis` with sums in float64, from a turned table and its sums; ``interaction``: of a row alone."""
     d, u, linear = sums
     k, s, diagonal = len(d), np.zeros(kp), np.zeros(kp)
     s[:k] = linear
-    if interaction is not None:
-        d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
-        diagonal[:] = d.max()
-        diagonal[:k] = d
+    d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
+    diagonal[:] = d.max()
+    diagonal[:k] = d
     if kp != rotated.shape[1]:
         padded = empty((len(rotated), kp), rotated.dtype)
         padded[:, :k], padded[:, k:] = rotated, 0.0
@@ -276,29 +238,11 @@ def fixed_side(
     return Basis(rotated.reshape(-1), diagonal, s)
 
 
-def find_change(
-    G: np.ndarray,
-    u: np.ndarray | None,
-    interaction: float,
-    ratio: float | None,
-    bases: tuple[np.ndarray | None, np.ndarray | None],
-    dtype: np.dtype,
-    n_threads: int,
-) -> Change:
-    """The basis of a half-step, from the Gramian of the fixed side and its sums where rows interact alone.
-
-    ``ratio``: `Plan.ratio` of the rows that are solved. Not where rows are solved for themselves: one row
-    alone always has a ratio, and its bytes must not depend on those that are solved beside it.
-    """
+def eigenbasis(G: np.ndarray, u: np.ndarray | None, interaction: float) -> np.ndarray:
+    """V that makes a Gramian diagonal, and where rows interact alone ``G - i u u^T``; G is overwritten."""
     if u is not None:
         G -= interaction * np.outer(u, u)
-    change = None
-    if ratio is not None:
-        # Beyond that condition the directions which a Gramian of this precision cannot resolve would
-        # count: `fixed_side` has measured those of an eigenbasis.
-        least = float(np.finfo(dtype).eps) ** 0.75
-        change = whitening(G, ratio, *bases, n_threads, least)
-    return change or eigenbasis(G, *bases, n_threads)
+    return scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)[1]
 
 
 def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: np.ndarray) -> np.ndarray:

@@ -47,11 +47,8 @@ class DenseBackend(Backend):
         """See `Backend.half_step`: what ``rotate``, ``out`` and ``warm`` permit is not done."""
         F = fixed.astype(np.float64)
         K = F.shape[1]
-        G = F.T @ (F * side.gram_weight[:, None])
-        s = F.T @ side.linear_weight
-        if side.interaction and not side.coupled:
-            u = F.T @ side.gram_weight
-            G = G - side.interaction * np.outer(u, u)
+        alone = 0.0 if side.coupled else side.interaction
+        G, s, _ = shared(F, side.gram_weight, side.linear_weight, alone)
         systems = np.empty((rows.n_rows, K, K))
         rhs = np.empty((rows.n_rows, K))
         info = np.zeros(rows.n_rows, np.int32)
@@ -78,6 +75,6 @@ class DenseBackend(Backend):
             predicted = side.prior.predict(K)
             offset = side.prior.reg * float(np.square(side.prior.weights_of(K)).sum())
             value -= offset + float(side.ridge @ np.square(predicted).sum(axis=1))
-            alone = (rows.row_counts == 0) & (side.linear == 0)
-            solution[alone] = predicted[alone]
+            empty = (rows.row_counts == 0) & (side.linear == 0)
+            solution[empty] = predicted[empty]
         return HalfStep(solution.astype(fixed.dtype), value)

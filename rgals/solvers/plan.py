@@ -48,7 +48,6 @@ PIECES = 256  # of diagonal rows, of equal cost: a row beside its positives cost
 ROW_COST = 8
 PARTS_FACTORS, PARTS_FEW, PARTS_MANY = 256, 16, 4  # of RGx's sums: each holds a K x K triangle in float64
 LAUNCH = 1 << 36  # multiplications between two looks for Ctrl-C: a second or two on two cores
-SAME = 1e-12  # rounding of what is meant to be one number
 ALL = slice(None)
 
 
@@ -175,14 +174,6 @@ def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.nd
     return np.where(weight == 0, n, 0), np.where(weight < 0, n, 0), weight.astype(np.float64)
 
 
-def common_ratio(over: np.ndarray, under: np.ndarray) -> float | None:
-    """``over / under`` where it is one number for all rows; None otherwise."""
-    if not len(under) or not (under > 0).all():
-        return None
-    ratio = over / under
-    return float(ratio[0]) if np.ptp(ratio) <= SAME * ratio.max() else None
-
-
 def pieces(n: np.ndarray, number: int = PIECES, row_cost: int = ROW_COST) -> np.ndarray:
     """Bounds of pieces of equal cost, of rows with so many positives, each with a cost of its own besides."""
     cost = np.append(0, np.cumsum(n + row_cost))
@@ -244,10 +235,6 @@ class Plan:
         orders, later = (self.diagonal, self.iterated, self.exact), np.arange(1, len(self._cuts) - 1)
         self._orders = [np.split(o, np.searchsorted(self._block_of(o), later)) for o in orders]
         self._whole = None if self.rows is None else self._block(0, n, self.rows)
-        is_coupled = side.coupled and side.interaction  # its rows are solved together, in an eigenbasis
-        solved = (n > 0) | (side.linear != 0)
-        #: What the scale of every row that has a system is of its ridge, where that is one number.
-        self.ratio = None if is_coupled else common_ratio(side.scale[solved], side.ridge[solved])
 
     def forget_columns(self) -> None:
         """Leave out what belongs to the fixed side, of rows in memory: `Solve.col_terms` brings it along."""

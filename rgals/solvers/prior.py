@@ -127,14 +127,10 @@ class Prior:
             total += F.T @ (ridge[part, None] * (F @ weights))
         return total
 
-    def explained(self, basis: np.ndarray | None) -> float:
-        """What the last regression takes from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``.
-
-        Factors and weights that are meant are those times ``basis.T``.
-        """
+    def explained(self) -> float:
+        """What the last regression takes from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``."""
         assert self.weights is not None and self._moments is not None
-        squares = self.weights.T @ self._moments
-        return float(np.trace(squares) if basis is None else np.sum(squares * (basis.T @ basis)))
+        return float(np.sum(self.weights * self._moments))
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Any, Any]]:
@@ -180,11 +176,11 @@ def mean_prior(counts: np.ndarray, reg: float, weights: np.ndarray | None = None
 
 
 def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int) -> int:
-    """Bytes that the features of both sides take in a fit, beside all else."""
+    """Bytes that the features of both sides take in a fit, beside all else; ``itemsize``: of tables, or 0."""
     total = 0
     for (n, d), nnz in ((p.features.shape, p.features.nnz) for p in priors if p is not None):
-        # The weights and what conjugate gradients keep beside them; a table of predictions, or the factors of
-        # the last iteration in their own basis; some rows of them in float64.
+        # The weights and what conjugate gradients keep beside them; where solutions do not take its place a
+        # table of predictions; some rows of them in float64.
         total += 8 * K * (6 * d + 4 * min(n, _AT_ONCE)) + itemsize * K * n
         total += 56 * nnz + (24 * d * d if d <= DIRECT else 0)
     return total

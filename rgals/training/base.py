@@ -81,13 +81,11 @@ class Trained(FactorRanker):
         return super().set_params(**params)  # type: ignore[misc]
 
     @abstractmethod
-    def _check_memory(
-        self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
-    ) -> None:
+    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool) -> None:
         """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
 
         ``weights``: bytes of what takes the place of the matrix's values.
-        ``split``: early stopping holds a part of the matrix out. ``watched``: somebody asks for factors.
+        ``split``: early stopping holds a part of the matrix out.
         """
 
     @abstractmethod
@@ -182,14 +180,14 @@ class Trained(FactorRanker):
         if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:
             given._snapshot = in_order(given._snapshot, labels)
         split = given.early_stopping and validation is None
-        watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix, priors)
         vars(given).update(chosen)
         priors = with_mean(given, matrix, priors)
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(priors, given.K, dtype.itemsize)
-        given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
+        tables = any(priors) and (given.solver == "pcg" or given._get_loss(given.loss).couples_items())
+        room = weighting.bytes(matrix) + prior_bytes(priors, given.K, dtype.itemsize * tables)
+        given._check_memory(matrix, dtype, weights=room, split=split)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(given, weighted, labels, validation, seed, names, columns)

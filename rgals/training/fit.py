@@ -211,9 +211,7 @@ def choose_mean(model: Any, matrix: CSR, priors: Priors) -> dict[str, Any]:
     return {"user_mean": able and wants_mean(Degrees.of(matrix))}
 
 
-def check_memory(
-    model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
-) -> None:
+def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
     stored, init, closed = isinstance(matrix, StoredCSR), choose_init(model, matrix), 0
     if stored:
@@ -229,7 +227,6 @@ def check_memory(
         valued=valued,
         coupled=get_loss(model.loss).couples_items(),
         best=model.early_stopping,
-        watched=watched,
         threads=threads,
         longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
         closed_form=closed,

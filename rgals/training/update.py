@@ -412,7 +412,7 @@ def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
     nnz = state.interactions().nnz + events.nnz
-    # Factors and their copies in another basis; positions, values and order of the rows that are merged.
+    # Factors and their copies; positions, values and order of the rows that are merged.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
     what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
     memory.admit(needed, what, "update a model of fewer users and items, or lower K")

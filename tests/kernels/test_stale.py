@@ -44,7 +44,7 @@ print(hits.tolist())
 import numpy as np
 from rgals.kernels.gram import column_sums
 F = np.arange(96, dtype=np.float32).reshape(32, 3)
-print([part.tolist() for part in column_sums(F, np.arange(32.0), np.ones(32), 1)])
+print(column_sums(F, np.arange(32.0), 1).tolist())
 """,
     "above": COUNT
     + """
@@ -123,7 +123,7 @@ class Edit(NamedTuple):
 
 
 EDITS = {
-    "blas": Edit("_gemm((_T, _N, n, m, k, alpha,", "_gemm((_T, _N, n, m, k, -alpha,", "above"),
+    "blas": Edit("_gemm((_T, _N, n, m, k, 1.0,", "_gemm((_T, _N, n, m, k, -1.0,", "above"),
     "compile": Edit('**{"_nrt": False,', '**{"fastmath": True, "_nrt": False,', "given"),
     "diagonal": Edit(
         "right / (ridge + scale * d[at])", "right / (ridge + ridge + scale * d[at])", "plain fit"

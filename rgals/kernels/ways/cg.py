@@ -153,7 +153,7 @@ def solve(row, work, rows, basis, scratch):
         if done == _LOOK:
             # No eigenvalue is below 1: the error is no longer than the residual.
             enough = dot(x, 0, x, 0, len(x)) * (CLOSE * eps) ** 2
-        if rr <= enough:
+        if rr <= enough and enough > 0.0:  # 0: squares of tiny numbers are lost
             copy(scratch.rhs, 0, b, 0, len(b))
             return 0
         # At the pace until now the steps to come would cost more. (A division by zero would raise.)

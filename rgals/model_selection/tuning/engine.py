@@ -114,7 +114,7 @@ def find(
         def ahead(K: int) -> None:
             if verbose:
                 free, kept = available_bytes(), sum(train.shape) * K * 4  # the best of the iterations
-                needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True) + kept)
+                needed = readable(fit_bytes(train.shape, train.nnz, K, 4) + kept)
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 

@@ -27,7 +27,7 @@ class CuPyBackend:
 
     # ------------------------------------------------------------------ factors
 
-    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
+    def upload(self, factors: np.ndarray) -> Any:
         """A copy on the device, which `half_step` takes and returns without moving it."""
         with self.device.active():
             return self.device.upload(factors)
@@ -36,10 +36,6 @@ class CuPyBackend:
         """A copy in the host's memory."""
         with self.device.active():
             return self.device.download(factors)
-
-    def state(self, factors: Any) -> tuple[np.ndarray, None]:
-        """A copy in the host's memory; factors are never turned here."""
-        return self.download(factors), None
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2``."""

@@ -12,6 +12,7 @@ from rgals.runtime.errors import DeviceError, DeviceMemoryError, MissingDependen
 MOST_FACTORS = 1024  # factors: so many of a row fit the memory that its threads share
 _HOST_EIGH = 192  # up to so many factors LAPACK beats cuSOLVER, whose call alone takes milliseconds
 _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
+_MOST = 1 << 22  # that are worked on at once
 LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
 _INSTALL = "pip install 'rgals[cuda13]' (or 'rgals[cuda12]', by the CUDA version that nvidia-smi shows)"
@@ -103,15 +104,13 @@ class Device:
             return self.upload(np.linalg.eigh(self.download(symmetric))[1])
         return self.xp.linalg.eigh(symmetric)[1]
 
-    def chunks(
-        self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = 1 << 22
-    ) -> None:
-        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long."""
+    def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None]) -> None:
+        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``."""
         # It must be able to run again for a part that ended for lack of memory, of which one of the n needs
         # bytes_each. A DeviceMemoryError says that there is not even that.
         start = 0
         while start < n:
-            size = max(1, min(n - start, self.room // max(1, bytes_each), most))
+            size = max(1, min(n - start, self.room // max(1, bytes_each), _MOST))
             try:
                 work(start, start + size)
             except MemoryError as error:
