@@ -221,17 +221,58 @@ def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch
     assert not list(tmp_path.glob("*.rgals"))
 
 
-@pytest.mark.parametrize(("counts", "room"), [(np.ones(200_000, np.int64), 0), (np.arange(3000), 80_000)])
-def test_buckets_are_consecutive_rows_and_not_too_many(tmp_path, counts, room):
-    buckets = module._Buckets(tmp_path, counts, 5, room=room)
-    ends, rest = buckets.pairs(buckets._ends)
-    assert not rest.any() and (np.diff(ends) >= 0).all() and ends[-1] == len(counts)
-    assert 1000 < len(ends) <= 2 * module._BUCKETS
-    before = np.concatenate([[0], np.cumsum(counts)])
-    filled = np.diff(ends, prepend=0) > 0
-    begins, ends = np.concatenate([[0], ends[:-1]])[filled], ends[filled]
-    held = before[ends - 1] - before[begins]  # and the last row, which is whole
-    assert held.max() <= max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
+@pytest.mark.parametrize(
+    ("counts", "room"),
+    [
+        (np.ones(200_000, np.int64), 0),
+        (np.arange(3000), 80_000),
+        (np.array([3, 0, 90_000, 5, 20_000]), 80_000),
+    ],
+)
+def test_buckets_are_consecutive_and_neither_large_nor_too_many(tmp_path, counts, room):
+    """Rows are cut, too, where they have more than a bucket."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    cols = np.arange(len(rows)) % 500
+    buckets = module._Buckets(tmp_path, counts, 500, room, lambda: iter([(rows, cols)]), None)
+    assert (np.diff(buckets._ends) >= 0).all() and buckets.pairs(buckets._ends[-1]) == (len(counts), 0)
+    assert len(buckets._ends) <= 3 * module._BUCKETS
+    some = max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
+    keys = np.sort(rows << buckets.bits | cols)
+    held = np.diff(np.searchsorted(keys, buckets._ends), prepend=0)
+    assert held.tolist() == np.diff(buckets._places).tolist() and held.sum() == counts.sum()
+    assert held.max() <= 2 * some and buckets.largest[0] == held.max()
+
+
+@pytest.mark.parametrize("cells", [18, 8])
+def test_a_row_that_fills_many_buckets_is_cut(cells, tmp_path, monkeypatch):
+    """Of users and of items; whether single columns are counted or ranges of them."""
+    path = tmp_path / "a.parquet"
+    rng = np.random.default_rng(1)
+    users, items = rng.integers(0, 40, 4000), rng.integers(0, 700, 4000)
+    users[::2], items[1::4] = 7, 3
+    columns = {"user": users, "item": items, "rating": rng.integers(1, 9, 4000) / 8}
+    pq.write_table(pa.table(columns), path)
+    for name, value in {"_EVENT": 1 << 20, "_CHUNK": 300, "_CELLS": cells}.items():
+        monkeypatch.setattr(module, name, value)
+    sizes, by_key = [], module._Buckets._by_key
+    monkeypatch.setattr(
+        module._Buckets, "_by_key", lambda self, part: (sizes.append(len(part)), by_key(self, part))[1]
+    )
+    check_same(convert(path, tmp_path / "x.rgals"), read_interactions(path))
+    assert max(sizes) <= 300 < (users == 7).sum()
+
+
+def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
+    """What is merged at once cannot be cut."""
+    users = np.where(np.arange(5000) % 5, 7, np.arange(5000))
+    pq.write_table(pa.table({"user": users, "item": np.zeros(5000, int)}), tmp_path / "a.parquet")
+    monkeypatch.setattr(module, "_EVENT", 1 << 19)
+    with pytest.raises(
+        InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.* by .* at least"
+    ):
+        convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=10**9)
+    assert not list(tmp_path.glob("*.rgals"))
+    convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=2 * 10**9)
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
