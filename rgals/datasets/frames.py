@@ -99,8 +99,12 @@ def parquet_parts(
                 raise FileFormatError(f"{path}: two columns have the same name")
             at = {role: names[position] for role, position in at.items()}
             used, n, done = list(at.values()), max(file.metadata.num_rows, 1), 0
-            some = None if rows is None else file.iter_batches(rows, columns=used, use_threads=False)
-            for part in some or [file.read(used)]:
+            # Arrow keeps what it has read until an iterator ends: each has some groups of rows.
+            groups, how = range(file.num_row_groups), {"columns": used, "use_threads": False}
+            step = max((rows or 0) * len(groups) // n, 1)
+            starts = (list(groups[k : k + step]) for k in groups[::step])
+            some = (part for each in starts for part in file.iter_batches(rows, row_groups=each, **how))
+            for part in [file.read(used)] if rows is None else some:
                 done += part.num_rows
                 yield {role: part.column(name) for role, name in at.items()}, done / n
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:

@@ -80,7 +80,9 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
             # Threads of pyarrow that still hold a Python file when Python ends abort the process.
             is_plain = type(raw) is io.BufferedReader
             file: Any = pa.OSFile(raw.name) if is_plain else raw
-            read = pa_csv.ReadOptions(use_threads=is_plain, block_size=1 << 24, **header)
+            # Some blocks are in memory, each with a dictionary of its ids, which may all be different.
+            size = 1 << (24 if whole else 20)
+            read = pa_csv.ReadOptions(use_threads=is_plain, block_size=size, **header)
             table = (pa_csv.read_csv if whole else pa_csv.open_csv)(file, read, parse, convert)
             for batch in table.to_batches() if whole else table:
                 found = {role: batch.column(name) for role, name in at.items()}

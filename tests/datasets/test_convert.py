@@ -12,6 +12,9 @@ from instruments.harness import LINUX, POSIX
 
 from rgals.datasets import batches, numbering, read_interactions
 from rgals.datasets import convert as module
+from rgals.datasets.columns import AUTOMATIC
+from rgals.datasets.frames import parquet_parts
+from rgals.datasets.layout import detect
 from rgals.datasets.numbering import Numbering
 from rgals.matrix import convert, open_matrix
 from rgals.runtime.errors import (
@@ -420,6 +423,28 @@ def converted_at_once(folder: str) -> tuple[int, int]:
     before = module.of_process(1)
     convert(folder, f"{folder}/x.rgals")
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_arrow_holds_few_groups_of_rows_at_once(tmp_path):
+    """It kept all that an iterator had read until its end: most of a file."""
+    numbers = np.random.default_rng(0).integers(0, 1 << 40, 400_000)
+    pq.write_table(
+        pa.table({"user": numbers, "item": numbers}), tmp_path / "a.parquet", row_group_size=10_000
+    )
+    before, held, found = pa.total_allocated_bytes(), [], []
+    for part, _ in parquet_parts(tmp_path / "a.parquet", AUTOMATIC, 20_000):
+        found += part["user"].to_pylist()
+        held.append(pa.total_allocated_bytes() - before)
+    assert found == numbers.tolist() and len(held) == 20
+    assert max(held) < 2_000_000 < numbers.nbytes
+
+
+def test_text_is_read_in_small_blocks(tmp_path):
+    """Whose dictionaries, where all ids are different, take many times the text."""
+    (tmp_path / "a.csv").write_text("user,item\n" + "".join(f"u{k},i{k}\n" for k in range(150_000)))
+    layout = detect(tmp_path / "a.csv", AUTOMATIC)
+    sizes = [len(part["user"]) for part, _ in batches.arrow_batches(layout)]
+    assert sum(sizes) == 150_000 and max(sizes) < 100_000
 
 
 # ---------------------------------------------------------------------------------------------- kills
