@@ -135,11 +135,8 @@ def convert(
     options = _Options(threshold, binary, duplicates, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
     room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
-    target = Path(os.path.realpath(out))
-    if target.exists():
-        raise InputError(f"{out} exists; give another name, or remove it first")
     files = files_of(sources)
-    with _folder(target) as folder:
+    with _folder(Path(os.path.realpath(out))) as folder:
         sides, n, valued = _spill(files, folder, room, options)
         _write(Writer(folder), sides, n, valued, room, options)
     return open_matrix(out)
@@ -159,6 +156,9 @@ def _folder(target: Path) -> Iterator[Path]:
 
     Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     """
+    there = InputError(f"{target} exists; give another name, or remove it first")
+    if target.exists():
+        raise there
     for left in target.parent.glob(f".{glob.escape(target.name)}-*{_LOCK}"):
         with suppress(OSError), open(left, "ab") as held:
             if lock(held.fileno()):
@@ -169,7 +169,12 @@ def _folder(target: Path) -> Iterator[Path]:
         folder.mkdir()
         try:
             yield folder
-            os.rename(folder, target)
+            try:
+                os.rename(folder, target)
+            except OSError:
+                if target.exists():  # another conversion took the name meanwhile
+                    raise there from None
+                raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # where it has its new name, there is none
 

@@ -459,10 +459,10 @@ def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
     left.with_suffix(".lock").touch()
     with module._folder(target) as folder:
         (folder / "rows").write_text("1")
-        with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
+        with pytest.raises(InputError, match="exists; give another name"), module._folder(target) as other:
             (other / "rows").write_text("2")
             target.mkdir()
-            (target / "rows").write_text("3")
+            (target / "rows").write_text("3")  # by a third one, which ends first
         assert folder.exists() and not other.exists()
         (target / "rows").unlink()
         target.rmdir()
