@@ -193,9 +193,9 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
         for path in files:
             for batch in read_ahead(read(path, options.wanted, options.text, len(files) == 1)):
                 check_values(batch.value, batch.where, options.threshold is not None)
-                beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                beside = other.submit(items.codes, batch.item, batch.trimmed)  # each side by its own thread
                 part = np.empty(len(batch.user), _SPILLED["codes"])
-                part["user"], part["item"] = users.codes(batch.user), beside.result()
+                part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
                 codes.write(part.view(np.uint8).data)
                 # Without values, rows count 1; before the first that has one, nothing is written of that.
                 for left in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
@@ -204,7 +204,6 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
                 if valued:
                     value = np.ones(len(part)) if batch.value is None else batch.value.astype(np.float64)
                     values.write(value.data)
-                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
                 n += len(part)
                 bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)

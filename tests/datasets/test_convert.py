@@ -275,7 +275,7 @@ def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
     ):
         convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=10**9)
     assert not list(tmp_path.glob("*.rgals"))
-    convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=2 * 10**9)
+    convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=4 * 10**9)
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
@@ -333,6 +333,38 @@ def test_ids_of_two_kinds_are_refused(tmp_path):
     pq.write_table(pa.table({"user": ["1"], "item": ["x"]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match="users are integers in one source and texts in another"):
         convert([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "x.rgals")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_integers_of_text_are_those_of_parquet(order, tmp_path, monkeypatch):
+    """Whichever file is the first, and where numbers follow."""
+    monkeypatch.setattr(numbering, "_FIRST", 4)
+    users, items = np.random.default_rng(0).integers(-40, 40, (2, 600))
+    files = [tmp_path / name for name in ("a.parquet", "b.csv", "c.jsonl")]
+    pq.write_table(pa.table({"user": pa.array(users[:200], pa.int16()), "item": items[:200]}), files[0])
+    pairs = list(zip(users.tolist(), items.tolist(), strict=True))
+    files[1].write_text("user,item\n" + "".join(f" {u},{i}\n" for u, i in pairs[200:400]))
+    files[2].write_text("".join(f'{{"user": {u}, "item": "{i}"}}\n' for u, i in pairs[400:]))
+    store = convert([files[k] for k in order], tmp_path / "x.rgals")
+    check_same(store, read_interactions((users, items)))
+    (tmp_path / "d.csv").write_text("user,item\n07,1\n")
+    pq.write_table(pa.table({"user": [1], "item": ["1"]}), tmp_path / "e.parquet")
+    for other, what in {"d.csv": "users are", "e.parquet": "items are"}.items():
+        for sources in ([files[k] for k in order] + [tmp_path / other], [tmp_path / other, *files]):
+            with pytest.raises(InputError, match=f"{what} (texts|integers) in one source and"):
+                convert(sources, tmp_path / "y.rgals")
+    large = pa.table({"user": pa.array([2**64 - 1], pa.uint64()), "item": [1]})
+    pq.write_table(large, tmp_path / "f.parquet")
+    with pytest.raises(InputTypeError, match="must fit 64 bits"):
+        convert([files[1], tmp_path / "f.parquet"], tmp_path / "y.rgals")
+
+
+def test_texts_of_parquet_stay_texts_beside_integers_of_text(tmp_path):
+    pq.write_table(pa.table({"user": ["7"], "item": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("user,item\n7,x\n8,y\n")
+    for sources in (["a.parquet", "b.csv"], ["b.csv", "a.parquet"]):
+        store = convert([tmp_path / name for name in sources], tmp_path / f"{sources[0]}.rgals")
+        assert store.user_ids.tolist() == ["7", "8"]
 
 
 def test_arguments_are_checked_by_name(tmp_path):
