@@ -345,6 +345,25 @@ def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
         model.recommend_all(tmp_path / "lists")
 
 
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_labels_that_lists_cannot_tell_apart_are_refused(client, X, tmp_path, side):
+    """Also where they are in different blocks, or known to the workers alone."""
+    pairs = X.tocoo()
+    events = pd.DataFrame({"user": pairs.row, "item": pairs.col}).astype(object)
+    events.loc[events[side] == 170, side] = "0"
+    import dask.dataframe as dd
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        model = fit(client, dd.from_pandas(events, npartitions=2), n_iter=1)
+    with pytest.raises(InputError, match=f"the integer and the text '0' are two {side}s"):
+        model.recommend_all(tmp_path / "lists")
+    assert not (tmp_path / "lists").exists()
+    ids = {f"{side}_ids": [*range(X.shape[side == "item"] - 1), "0"]}
+    model = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(X, **ids)
+    with pytest.raises(InputError, match=f"the integer and the text '0' are two {side}s"):
+        model.recommend_all(tmp_path / "lists")
+
+
 # ---------------------------------------------------------------- faults
 
 
