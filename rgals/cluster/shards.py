@@ -16,6 +16,7 @@ from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
+from rgals.datasets.layout import NoRowsError
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
@@ -50,7 +51,8 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
         try:
             source = read_interactions(source, **wanted_columns(columns))
         except InputError as error:
-            if not str(error).endswith("holds no rows"):  # as Spark writes a parquet file of no rows
+            # As Spark writes a parquet file of no rows.
+            if not isinstance(error, NoRowsError) and not str(error).endswith("holds no rows"):
                 raise
             source = ()
     if hasattr(source, "__len__") and not len(source):

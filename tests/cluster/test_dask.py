@@ -224,6 +224,16 @@ def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(processes,
     assert model.seen_.toarray().tolist() == [[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.parametrize("text", ["user,item\n", ""], ids=["header alone", "empty"])
+def test_parts_without_rows_hold_nothing(client, tmp_path, text):
+    for name, lines in {"a": text, "b": "user,item\n7,1\n8,2\n9,1\n", "c": text}.items():
+        (tmp_path / f"{name}.csv").write_text(lines)
+    assert fit(client, tmp_path, K=2).seen_.toarray().tolist() == [[1, 0], [0, 1], [1, 0]]
+    (tmp_path / "b.csv").write_text(text)
+    with pytest.raises(InputError, match="no interactions"):
+        fit(client, tmp_path, K=2)
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
     import dask.bag as db
