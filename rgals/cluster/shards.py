@@ -14,7 +14,7 @@ import numpy as np
 from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
-from rgals.datasets.given import given, wanted_columns
+from rgals.datasets.given import given, wanted_columns, warn_of_marks
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.datasets.layout import NoRowsError
 from rgals.losses.base import takes_dislikes
@@ -40,6 +40,7 @@ class Part(NamedTuple):
     matrix: CSR
     rows: np.ndarray
     cols: np.ndarray | None = None  # None: the matrix has all columns
+    marked: Any = 0  # interactions of a table that are marked as test or validation
 
 
 @task
@@ -63,7 +64,8 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
         raise type(error)(f"part {number} of X: {error}") from error
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
-    return Part(as_csr(found.matrix, dtype=dtype, dislikes=dislikes), found.user_ids, found.item_ids)
+    matrix, marked = as_csr(found.matrix, dtype=dtype, dislikes=dislikes), np.count_nonzero(found.split)
+    return Part(matrix, found.user_ids, found.item_ids, marked)
 
 
 @task
@@ -311,6 +313,8 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
         found = tuple(graphs.submit(ids_of))
         shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
+        n_marked = sum(graphs.results(graphs.each("parts-marked", attrgetter("marked"), tables)))
+        warn_of_marks(n_marked, 'leave their rows out, or give columns={"split": None} to read no marks')
         parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
     said = check_labels(*ids, shape)
     labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]

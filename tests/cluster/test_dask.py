@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -232,6 +233,25 @@ def test_parts_without_rows_hold_nothing(client, tmp_path, text):
     (tmp_path / "b.csv").write_text(text)
     with pytest.raises(InputError, match="no interactions"):
         fit(client, tmp_path, K=2)
+
+
+@pytest.mark.parametrize("kind", ["files", "frame"])
+def test_marks_of_a_test_are_counted_of_all_parts(client, frame, tmp_path, kind):
+    import dask.dataframe as dd
+
+    marked = frame.assign(split=(np.arange(len(frame)) % 50 == 0).astype(int))
+    given = dd.from_pandas(marked, npartitions=3)
+    if kind == "files":
+        given = tmp_path
+        for i in range(3):
+            marked[i::3].to_parquet(tmp_path / f"{i}.parquet")
+    with pytest.warns(
+        UserWarning, match=f"^{marked['split'].sum()} interactions of X are marked as test"
+    ) as said:
+        fit(client, given, n_iter=1)
+    assert len(said) == 1
+    with warnings.catch_warnings(action="error"):
+        DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, columns={"split": None})
 
 
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
