@@ -314,20 +314,19 @@ class DaskRGALS(RGALS):
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
         folder, began = os.path.abspath(out), time.perf_counter()
-        graphs, labels = Graphs(remote.shards.graphs.client), remote.shards.labels
+        graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
         # Of all blocks: each would tell its own labels apart.
-        sides = ("parquet", "parquet"), labels, ("user", "item")
+        sides = ("parquet", "parquet"), remote.shards.labels, ("user", "item")
         graphs.results(graphs.each("lists-ids", check_writable, *sides))
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
-        n_blocks = len(remote.users)
         filters = {"n": n, "exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graphs.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
         spans = list(pairwise(remote.shards.cuts.tolist()))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
         of = paths, remote.users, remote.shards.users, spans
-        always = (items, *labels, filters)
+        always = (items, *remote.shards.labels, filters)
         written = graphs.results(graphs.each("lists", tasks.write_lists, *of, always=always))
         n_users, served, rows = map(sum, zip(*written, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)

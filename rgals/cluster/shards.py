@@ -51,10 +51,7 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
 
         try:
             source = read_interactions(source, **wanted_columns(columns))
-        except InputError as error:
-            # As Spark writes a parquet file of no rows.
-            if not isinstance(error, NoRowsError) and not str(error).endswith("holds no rows"):
-                raise
+        except NoRowsError:  # as of the parquet files that Spark writes
             source = ()
     if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), *[np.empty(0, np.int64)] * 2)
@@ -181,11 +178,9 @@ class Blocks:
 
 @dataclass
 class Shards:
-    """A matrix as blocks of users on workers; the client holds the margins of users and items.
+    """A matrix as blocks of users on workers; the client holds the margins of users and items."""
 
-    To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
-    """
-
+    # To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
     graphs: Graphs
     users: list[Any]
     cuts: np.ndarray
@@ -263,9 +258,7 @@ def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> 
     return graphs.results([graphs.one(f"{what}-counts", add_counts, found, n)])[0]
 
 
-def regroup(
-    graphs: Graphs, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
-) -> list[Any]:
+def regroup(graphs: Graphs, what: str, parts: list[Any], cuts: Any, n_cols: int, dtype: Any) -> list[Any]:
     """Blocks of rows from parts that have some rows each."""
     pieces, blocks = graphs.each(f"{what}-cut", cut, parts, always=(cuts,)), []
     for j, (start, stop) in enumerate(pairwise(cuts.tolist())):

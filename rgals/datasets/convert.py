@@ -152,10 +152,8 @@ def _bytes(memory: str | int) -> int:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that takes its name at the end, or is removed.
-
-    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
-    """
+    """A folder beside the target that takes its name at the end, or is removed."""
+    # Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     there = InputError(f"{target} exists; give another name, or remove it first")
     if target.exists():
         raise there
@@ -317,10 +315,9 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
     most, last = buckets.largest
     if most > _MOST * buckets.some and (needed := 4 * _EVENT * most // _MOST) > left:
         user, more = users.label(buckets.pairs(last)[0]), readable((needed - left) * 10 // 9)
-        raise InsufficientMemoryError(
-            f"user {user} has {most:,} interactions with one item, or a few, which are merged at once: that "
-            f"takes {readable(needed)}, and {readable(left)} are left; raise memory by {more} at least"
-        )
+        why = f"user {user} has {most:,} interactions with one item, or a few, which are merged at once"
+        sizes = f"that takes {readable(needed)}, and {readable(left)} are left"
+        raise InsufficientMemoryError(f"{why}: {sizes}; raise memory by {more} at least")
     indices, values = writer.open("rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
@@ -382,9 +379,7 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
     return len(part), keys[starts][kept], data[kept]
 
 
-def _columns(
-    writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
-) -> None:
+def _columns(writer: Writer, indptr: Any, counts: Any, valued: bool, room: int, progress: bool) -> None:
     """The files of the columns, from those of the rows."""
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, is_number, roles_of
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, refuse, refuse_missing
+from rgals.datasets.layout import NoRowsError
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import MAX_INDEX, as_csr
@@ -78,7 +79,7 @@ def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> C
     """Columns of what holds each role; None, or no such role, where nothing does."""
     where = partial(row.format, origin)
     if not len(given["user"]):
-        raise InputError(f"{origin} holds no rows")
+        raise NoRowsError(f"{origin} holds no rows")
     told = [role for role in ("value", "split") if given.get(role) is not None]
     numbers = {role: number_column(given[role], role, where) for role in told}
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
@@ -187,7 +188,7 @@ def read_npz(path: Path) -> Columns:
         return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"
 
     if len(arrays["user"]) == 0:
-        raise FileFormatError(f"{path} holds no rows")
+        raise NoRowsError(f"{path} holds no rows")
     user, item = (_side(arrays, side, path, where) for side in ("user", "item"))
     rating, timestamp, split = map(arrays.get, ("rating", "timestamp", "split"))
     saved = not arrays.keys().isdisjoint(_ID_KEYS)

@@ -1,7 +1,6 @@
-"""The door for everything that a caller gives as interactions: a matrix, and the ids of its rows and columns.
+"""The door for all that a caller gives as interactions: a matrix, and the ids of its rows and columns."""
 
-A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
-"""
+# A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
 
 import os
 import re

@@ -115,12 +115,10 @@ class Computed(Column):
 
 @dataclass(frozen=True)
 class StoredCSR(CSR):
-    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`.
+    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`."""
 
-    What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
-    side; `blocks` streams. What needs all entries at once calls `load`.
-    """
-
+    # What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
+    # side; `blocks` streams. What needs all entries at once calls `load`.
     indices: Any
     values: Any  # an array of length 0 where all values are 1
     turned: "StoredCSR | None" = field(default=None, compare=False, repr=False)
