@@ -255,6 +255,7 @@ def test_a_row_that_fills_many_buckets_is_cut(cells, tmp_path, monkeypatch):
     users[::2], items[1::4] = 7, 3
     columns = {"user": users, "item": items, "rating": rng.integers(1, 9, 4000) / 8}
     pq.write_table(pa.table(columns), path)
+    monkeypatch.setattr(module, "of_process", lambda which: 0)  # whatever else it holds
     for name, value in {"_EVENT": 1 << 20, "_CHUNK": 300, "_CELLS": cells}.items():
         monkeypatch.setattr(module, name, value)
     sizes, by_key = [], module._Buckets._by_key
@@ -270,6 +271,7 @@ def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
     users = np.where(np.arange(5000) % 5, 7, np.arange(5000))
     pq.write_table(pa.table({"user": users, "item": np.zeros(5000, int)}), tmp_path / "a.parquet")
     monkeypatch.setattr(module, "_EVENT", 1 << 19)
+    monkeypatch.setattr(module, "of_process", lambda which: 0)
     with pytest.raises(
         InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.* by .* at least"
     ):
