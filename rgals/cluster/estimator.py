@@ -22,6 +22,7 @@ from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterE
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
+from rgals.scoring._tables import check_writable
 from rgals.solvers.plan import padded
 from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
@@ -313,10 +314,13 @@ class DaskRGALS(RGALS):
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
         folder, began = os.path.abspath(out), time.perf_counter()
+        graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
+        # Of all blocks: each would tell its own labels apart.
+        sides = ("parquet", "parquet"), remote.shards.labels, ("user", "item")
+        graphs.results(graphs.each("lists-ids", check_writable, *sides))
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
-        graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
         filters = {"n": n, "exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graphs.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
         spans = list(pairwise(remote.shards.cuts.tolist()))

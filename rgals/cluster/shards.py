@@ -14,8 +14,9 @@ import numpy as np
 from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
-from rgals.datasets.given import given, wanted_columns
+from rgals.datasets.given import given, wanted_columns, warn_of_marks
 from rgals.datasets.ids import IdMap, encode, joined
+from rgals.datasets.layout import NoRowsError
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
@@ -39,6 +40,7 @@ class Part(NamedTuple):
     matrix: CSR
     rows: np.ndarray
     cols: np.ndarray | None = None  # None: the matrix has all columns
+    marked: Any = 0  # interactions of a table that are marked as test or validation
 
 
 @task
@@ -49,9 +51,7 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
 
         try:
             source = read_interactions(source, **wanted_columns(columns))
-        except InputError as error:
-            if not str(error).endswith("holds no rows"):  # as Spark writes a parquet file of no rows
-                raise
+        except NoRowsError:  # as of the parquet files that Spark writes
             source = ()
     if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), *[np.empty(0, np.int64)] * 2)
@@ -61,7 +61,8 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
         raise type(error)(f"part {number} of X: {error}") from error
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
-    return Part(as_csr(found.matrix, dtype=dtype, dislikes=dislikes), found.user_ids, found.item_ids)
+    matrix, marked = as_csr(found.matrix, dtype=dtype, dislikes=dislikes), np.count_nonzero(found.split)
+    return Part(matrix, found.user_ids, found.item_ids, marked)
 
 
 @task
@@ -177,11 +178,9 @@ class Blocks:
 
 @dataclass
 class Shards:
-    """A matrix as blocks of users on workers; the client holds the margins of users and items.
+    """A matrix as blocks of users on workers; the client holds the margins of users and items."""
 
-    To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
-    """
-
+    # To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
     graphs: Graphs
     users: list[Any]
     cuts: np.ndarray
@@ -259,9 +258,7 @@ def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> 
     return graphs.results([graphs.one(f"{what}-counts", add_counts, found, n)])[0]
 
 
-def regroup(
-    graphs: Graphs, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
-) -> list[Any]:
+def regroup(graphs: Graphs, what: str, parts: list[Any], cuts: Any, n_cols: int, dtype: Any) -> list[Any]:
     """Blocks of rows from parts that have some rows each."""
     pieces, blocks = graphs.each(f"{what}-cut", cut, parts, always=(cuts,)), []
     for j, (start, stop) in enumerate(pairwise(cuts.tolist())):
@@ -309,6 +306,8 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
         found = tuple(graphs.submit(ids_of))
         shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
+        n_marked = sum(graphs.results(graphs.each("parts-marked", attrgetter("marked"), tables)))
+        warn_of_marks(n_marked, 'leave their rows out, or give columns={"split": None} to read no marks')
         parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
     said = check_labels(*ids, shape)
     labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]

@@ -1,22 +1,22 @@
-"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted.
+"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted."""
 
-1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
-   disk one behind the other.
-2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
-   column, and goes to one of some buckets: consecutive rows that fit into memory.
-3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
-4. The same again for the columns, of what was written.
-"""
+# 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to
+#    the disk one behind the other.
+# 2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of
+#    its column, and goes to one of some buckets: consecutive rows, or columns of one, that fit into memory.
+# 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
+# 4. The same again for the columns, of what was written.
 
 import glob
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,21 +34,24 @@ from rgals.matrix.mapped import read_ahead
 from rgals.matrix.store import HEAD, Store, Writer, open_matrix
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError
 from rgals.runtime.lazy import optional
-from rgals.runtime.memory import of_process
+from rgals.runtime.memory import of_process, readable
 
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
 _IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 20  # interactions that are dealt out together, while others are prepared
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
-_BUCKETS = 30_000  # or twice as many at most: of each, some interactions are dealt at once
+_BUCKETS = 30_000  # or three times as many at most: of each, some interactions are dealt at once
+_MOST = 6  # times as many as planned may be in a bucket, as where a pair is repeated
+_CELLS = 18  # bits: a quarter of a million ranges of columns are counted, of all rows that are cut
 #: Files with all rows, and their types: codes, and values where there are some.
 _SPILLED = {"codes": np.dtype([("user", np.int32), ("item", np.int32)]), "values": np.dtype(np.float64)}
 _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
 MERGES = ("sum", "max", "error")
 Sides = tuple[Numbering, Numbering]
+Parts = Callable[[], Iterator[tuple[Any, ...]]]
 
 
 class _Options(NamedTuple):
@@ -107,7 +110,7 @@ def convert(
     InputError, FileFormatError
         As in `read_interactions`; or ``out`` is there already.
     InsufficientMemoryError
-        The distinct ids do not fit into ``memory``.
+        The distinct ids do not fit into ``memory``, or one pair that is repeated some million times.
     MissingDependencyError
         There is no pyarrow.
 
@@ -132,11 +135,8 @@ def convert(
     options = _Options(threshold, binary, duplicates, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
     room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
-    target = Path(os.path.realpath(out))
-    if target.exists():
-        raise InputError(f"{out} exists; give another name, or remove it first")
     files = files_of(sources)
-    with _folder(target) as folder:
+    with _folder(Path(os.path.realpath(out))) as folder:
         sides, n, valued = _spill(files, folder, room, options)
         _write(Writer(folder), sides, n, valued, room, options)
     return open_matrix(out)
@@ -152,10 +152,11 @@ def _bytes(memory: str | int) -> int:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that takes its name at the end, or is removed.
-
-    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
-    """
+    """A folder beside the target that takes its name at the end, or is removed."""
+    # Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
+    there = InputError(f"{target} exists; give another name, or remove it first")
+    if target.exists():
+        raise there
     for left in target.parent.glob(f".{glob.escape(target.name)}-*{_LOCK}"):
         with suppress(OSError), open(left, "ab") as held:
             if lock(held.fileno()):
@@ -166,7 +167,12 @@ def _folder(target: Path) -> Iterator[Path]:
         folder.mkdir()
         try:
             yield folder
-            os.rename(folder, target)
+            try:
+                os.rename(folder, target)
+            except OSError:
+                if target.exists():  # another conversion took the name meanwhile
+                    raise there from None
+                raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # where it has its new name, there is none
 
@@ -185,9 +191,9 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
         for path in files:
             for batch in read_ahead(read(path, options.wanted, options.text, len(files) == 1)):
                 check_values(batch.value, batch.where, options.threshold is not None)
-                beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                beside = other.submit(items.codes, batch.item, batch.trimmed)  # each side by its own thread
                 part = np.empty(len(batch.user), _SPILLED["codes"])
-                part["user"], part["item"] = users.codes(batch.user), beside.result()
+                part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
                 codes.write(part.view(np.uint8).data)
                 # Without values, rows count 1; before the first that has one, nothing is written of that.
                 for left in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
@@ -196,7 +202,6 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
                 if valued:
                     value = np.ones(len(part)) if batch.value is None else batch.value.astype(np.float64)
                     values.write(value.data)
-                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
                 n += len(part)
                 bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
@@ -226,23 +231,43 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 class _Buckets:
     """Interactions by consecutive rows, all in a file: keys, and values if these have a type."""
 
-    def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.path, self.bits = folder / "buckets", max(n_cols - 1, 0).bit_length()
+    # `parts` gives interactions, some at a time: rows, columns, and values if the buckets have them.
+    def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
+        self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
         # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
-        some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
+        self.some = some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
         of_row = (ends - counts) // some
         last = np.searchsorted(of_row, np.arange(of_row[-1] + 1), side="right")
-        self._ends = last << self.bits
         # How often every row comes is known before, so that every bucket has its place in the file.
-        self._places = [0, *ends[last - 1].tolist()]
+        keys, places = last << self.bits, ends[last - 1]
+        if len(heavy := np.flatnonzero(counts > some)):
+            # These are cut, too, between equal ranges of columns, of which interactions are counted.
+            shift = max(self.bits + len(heavy).bit_length() - _CELLS, 0)
+            cells = self._cells(heavy, shift)
+            before = (ends - counts)[heavy, None] + np.cumsum(cells, 1) - cells
+            row, cell = np.nonzero(np.diff(before // some))
+            keys = np.sort(np.append(keys, (heavy[row] << self.bits) + (cell + 1 << shift)))
+            places = np.sort(np.append(places, before[row, cell + 1]))
+        self._ends, self._places = keys, [0, *places.tolist()]
+        # Interactions of the fullest one, and the last key that it may have.
+        self.largest = max(zip(np.diff(self._places).tolist(), (keys - 1).tolist(), strict=True))
 
-    def deal(self, parts: Iterator[tuple[Any, ...]], bar: Bar) -> None:
-        """Deal out interactions, some at a time: rows, columns, and values if the buckets have them."""
+    def _cells(self, heavy: np.ndarray, shift: int) -> np.ndarray:
+        cells = np.zeros((len(heavy), 1 << self.bits - shift), np.int64)
+        for rows, cols, *_ in read_ahead(self.parts()):
+            at = np.searchsorted(heavy, rows)
+            here = heavy.take(at, mode="clip") == rows
+            cell = at[here] << self.bits - shift | cols[here] >> shift
+            cells += np.bincount(cell, minlength=cells.size).reshape(cells.shape)
+        return cells
+
+    def deal(self, bar: Bar) -> None:
+        """Deal all interactions out."""
         free, size = self._places[:-1], self.kind.itemsize
         with open(self.path, "wb") as file:
-            for dealt, ends in read_ahead(map(self._in_order, read_ahead(parts))):
+            for dealt, ends in read_ahead(map(self._in_order, read_ahead(self.parts()))):
                 for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
                     if stop > start:
                         file.seek(size * free[k])
@@ -285,12 +310,18 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
     for side in sides:
         side.sort()
     left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _SOME)
-    kind = np.float64 if valued else None
-    buckets = _Buckets(writer.folder, counts[users.order], items.known, left, kind)
+    parts, kind = partial(_ranked, writer.folder, sides, valued), np.float64 if valued else None
+    buckets = _Buckets(writer.folder, counts[users.order], items.known, left, parts, kind)
+    most, last = buckets.largest
+    if most > _MOST * buckets.some and (needed := 4 * _EVENT * most // _MOST) > left:
+        user, more = users.label(buckets.pairs(last)[0]), readable((needed - left) * 10 // 9)
+        why = f"user {user} has {most:,} interactions with one item, or a few, which are merged at once"
+        sizes = f"that takes {readable(needed)}, and {readable(left)} are left"
+        raise InsufficientMemoryError(f"{why}: {sizes}; raise memory by {more} at least")
     indices, values = writer.open("rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
-        buckets.deal(_ranked(writer.folder, sides, valued), bar)
+        buckets.deal(bar)
         for name in _SPILLED:
             os.unlink(writer.folder / name)
         for n, keys, data in read_ahead(_merged(part, buckets, sides, options) for part in buckets.sorted()):
@@ -348,20 +379,19 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
     return len(part), keys[starts][kept], data[kept]
 
 
-def _columns(
-    writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
-) -> None:
+def _columns(writer: Writer, indptr: Any, counts: Any, valued: bool, room: int, progress: bool) -> None:
     """The files of the columns, from those of the rows."""
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
-    buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
-    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
+
+    def parts() -> Iterator[tuple[Any, ...]]:
         columns = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
-        parts = (
-            (cols, rows.rows_between(_CHUNK * k, _CHUNK * k + len(cols)), *values)
-            for k, (cols, *values) in enumerate(zip(*columns, strict=True))
-        )
-        buckets.deal(parts, bar)
+        for k, (cols, *values) in enumerate(zip(*columns, strict=True)):
+            yield cols, rows.rows_between(_CHUNK * k, _CHUNK * k + len(cols)), *values
+
+    buckets = _Buckets(writer.folder, counts, n_users, room, parts, np.float32 if valued else None)
+    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
+        buckets.deal(bar)
         files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
         for part in read_ahead(buckets.sorted()):
             files[0].add(buckets.pairs(part["key"])[1].astype(np.int32))

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, is_number, roles_of
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, refuse, refuse_missing
+from rgals.datasets.layout import NoRowsError
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import MAX_INDEX, as_csr
@@ -78,7 +79,7 @@ def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> C
     """Columns of what holds each role; None, or no such role, where nothing does."""
     where = partial(row.format, origin)
     if not len(given["user"]):
-        raise InputError(f"{origin} holds no rows")
+        raise NoRowsError(f"{origin} holds no rows")
     told = [role for role in ("value", "split") if given.get(role) is not None]
     numbers = {role: number_column(given[role], role, where) for role in told}
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
@@ -99,8 +100,12 @@ def parquet_parts(
                 raise FileFormatError(f"{path}: two columns have the same name")
             at = {role: names[position] for role, position in at.items()}
             used, n, done = list(at.values()), max(file.metadata.num_rows, 1), 0
-            some = None if rows is None else file.iter_batches(rows, columns=used, use_threads=False)
-            for part in some or [file.read(used)]:
+            # Arrow keeps what it has read until an iterator ends: each has some groups of rows.
+            groups, how = range(file.num_row_groups), {"columns": used, "use_threads": False}
+            step = max((rows or 0) * len(groups) // n, 1)
+            starts = (list(groups[k : k + step]) for k in groups[::step])
+            some = (part for each in starts for part in file.iter_batches(rows, row_groups=each, **how))
+            for part in [file.read(used)] if rows is None else some:
                 done += part.num_rows
                 yield {role: part.column(name) for role, name in at.items()}, done / n
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -183,7 +188,7 @@ def read_npz(path: Path) -> Columns:
         return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"
 
     if len(arrays["user"]) == 0:
-        raise FileFormatError(f"{path} holds no rows")
+        raise NoRowsError(f"{path} holds no rows")
     user, item = (_side(arrays, side, path, where) for side in ("user", "item"))
     rating, timestamp, split = map(arrays.get, ("rating", "timestamp", "split"))
     saved = not arrays.keys().isdisjoint(_ID_KEYS)

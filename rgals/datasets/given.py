@@ -1,7 +1,6 @@
-"""The door for everything that a caller gives as interactions: a matrix, and the ids of its rows and columns.
+"""The door for all that a caller gives as interactions: a matrix, and the ids of its rows and columns."""
 
-A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
-"""
+# A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
 
 import os
 import re
@@ -35,7 +34,7 @@ class Given:
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     timestamp: np.ndarray | None = None
-    split: np.ndarray | None = None
+    split: Any = None  # None counts as no marks, to numpy, too
     frame: Any = None  # of which the matrix was made
     of_rows: bool = False  # whether it was made of rows of users and items, in another order than these
 
@@ -51,10 +50,9 @@ class Given:
 
     def warned(self, name: str = "X") -> "Given":
         """Itself, with a warning where marked test interactions are about to be fitted."""
-        if self.split is not None and (n := np.count_nonzero(self.split)):
-            said = f"{n:,} interactions of {name} are marked as test or validation, and are fitted, too: "
-            said += f"fit({name}.train, user_ids={name}.user_ids, item_ids={name}.item_ids) leaves them out"
-            warn(f"{said}, and {_READ}(..., split=None) reads no marks")
+        advice = f"fit({name}.train, user_ids={name}.user_ids, item_ids={name}.item_ids) leaves them out"
+        advice += f", and {_READ}(..., split=None) reads no marks"
+        warn_of_marks(np.count_nonzero(self.split), advice, name)
         return self
 
     def refuse_beside(self, **arrays: Any) -> None:
@@ -126,6 +124,12 @@ class Given:
             times = sp.csr_array((self.timestamp[kept], place), shape=(shape[0], shape[1]))
             out = TimedMatrix.of(out, times.data)
         return out, unknown[0], unknown[1]
+
+
+def warn_of_marks(n: Any, advice: str, name: str = "X") -> None:
+    """Warn where so many marked interactions are about to be fitted."""
+    if n:
+        warn(f"{n:,} interactions of {name} are marked as test or validation, and are fitted, too: {advice}")
 
 
 def given(X: Any, columns: Any = ..., name: str = "X") -> Given:

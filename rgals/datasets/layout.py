@@ -1,7 +1,6 @@
-"""How the text of a file is cut into rows and columns, and what its rows are.
+"""How the text of a file is cut into rows and columns, and what its rows are."""
 
-The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
-"""
+# The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
 
 import bz2
 import codecs
@@ -128,7 +127,7 @@ def numbered(
 
 
 class NoRowsError(FileFormatError):
-    """A file is sound and holds nothing, as parts of others may."""
+    """A file or a table is sound and holds nothing, as parts of others may."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,14 @@ _FIRST = 1 << 16  # ids that there is room for at the beginning
 _FULL = 0.7  # share of the table's places that are taken at most
 
 
+def _integers(labels: Any) -> Any:
+    """Texts of arrow as integers, where all of them are plain ones; else None."""
+    import pyarrow.compute as pc
+
+    is_plain = pc.match_substring_regex(labels, f"^({PLAIN})$")
+    return labels.cast("int64") if pc.all(is_plain).as_py() else None
+
+
 class Numbering:
     """Distinct ids of a side in memory: at most ``room`` bytes of them, with those of ``beside``."""
 
@@ -23,7 +31,7 @@ class Numbering:
         self.what, self.room, self.known, self.kind, self.negative = what, room, 0, "", False
         self.beside: Numbering | None = None
         self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
-        self.trimmed = False  # texts of a text file, which are integers where all of them are
+        self.trimmed = True  # whether all texts are those of text files, which may be integers
         table, ends = np.zeros(2 * _FIRST, np.uint64), np.zeros(_FIRST + 1, np.int64)
         self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), np.zeros(_FIRST, np.int64))
 
@@ -32,19 +40,28 @@ class Numbering:
         """How often every id came, by its code."""
         return self._names.counts[: self.known]
 
-    def codes(self, column: Any) -> np.ndarray:
+    def codes(self, column: Any, trimmed: bool = False) -> np.ndarray:
         """Codes (int32) of an arrow array of integers or texts, of which none is missing."""
+        # `trimmed`: they are those of a text file.
         import pyarrow as pa
 
         if pa.types.is_dictionary(column.type):
             # Its values may hold more than occur: they are numbered, and go again as no interaction has them.
-            of_value = self.codes(column.dictionary)
+            of_value = self.codes(column.dictionary, trimmed)
             np.subtract.at(self._names.counts, of_value, 1)
             codes = of_value[np.asarray(column.indices)]
             np.add.at(self._names.counts, codes, 1)
             return codes
+        if self.kind in ("i", "u") and trimmed:
+            column = _integers(column) or column
         kind, offsets, text = self._flat(column, pa)
         self.negative |= kind == "i" and bool(len(column)) and int(text.view(np.int64).min()) < 0
+        self.trimmed &= trimmed or kind != "U"
+        if kind != "U" and self._are_integers():
+            known, ends = self._names.text.copy(), np.arange(0, 8 * len(self._names.counts) + 8, 8)
+            self._names = self._names._replace(text=known, ends=ends)  # which can be written to
+            self._names.table[:] = 0
+            texts.fill(self._names, self.known)
         kind = "u" if {kind, self.kind} == {"i", "u"} else kind
         if "U" in (kind, self.kind) and self.kind not in ("", kind):
             names = {"U": "texts", "i": "integers", "u": "integers"}
@@ -100,6 +117,7 @@ class Numbering:
     def sort(self) -> None:
         """Order the labels; what was needed to number more is freed, counts too."""
         self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
+        self._are_integers()
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:
@@ -108,13 +126,17 @@ class Numbering:
         else:
             import pyarrow.compute as pc
 
-            if self.trimmed and pc.all(pc.match_substring_regex(labels, f"^({PLAIN})$")).as_py():
-                numbers = np.asarray(labels.cast("int64"))
-                self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
-                self.kind = "i"
-                return self.sort()
             order = np.asarray(pc.sort_indices(labels))
         self.order = order.astype(np.int32)
+
+    def _are_integers(self) -> bool:
+        """Make texts integers, if all of them are those of text files and can be: whether they are now."""
+        found = _integers(self._labels()) if self.kind == "U" and self.trimmed else None
+        if found is not None:
+            numbers, self.kind = np.asarray(found), "i"
+            self.negative = bool((numbers < 0).any())
+            self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
+        return found is not None
 
     def _labels(self) -> Any:
         """All labels: integers as an array, texts as arrow has them."""

@@ -1,8 +1,7 @@
-"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record a line, a user and its items a line.
+"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record or a user and its items a line."""
 
-What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
-nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
-"""
+# What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
+# nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
 
 import codecs
 import csv
@@ -55,10 +54,8 @@ def _suits_arrow(layout: Layout) -> bool:
 
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
-    """The same by pyarrow: ids as dictionary arrays, times as numbers; ``whole``: the file is read at once.
-
-    A `ValueError` says that pyarrow might read the file in another way than the csv module.
-    """
+    """The same by pyarrow: ids as dictionary arrays, times as numbers; ``whole``: all is read at once."""
+    # A `ValueError` says that pyarrow might read the file in another way than the csv module.
     pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):
@@ -80,7 +77,9 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
             # Threads of pyarrow that still hold a Python file when Python ends abort the process.
             is_plain = type(raw) is io.BufferedReader
             file: Any = pa.OSFile(raw.name) if is_plain else raw
-            read = pa_csv.ReadOptions(use_threads=is_plain, block_size=1 << 24, **header)
+            # Some blocks are in memory, each with a dictionary of its ids, which may all be different.
+            size = 1 << (24 if whole else 20)
+            read = pa_csv.ReadOptions(use_threads=is_plain, block_size=size, **header)
             table = (pa_csv.read_csv if whole else pa_csv.open_csv)(file, read, parse, convert)
             for batch in table.to_batches() if whole else table:
                 found = {role: batch.column(name) for role, name in at.items()}

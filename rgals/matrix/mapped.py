@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,15 +32,13 @@ class Ids(np.ndarray):
 
 
 class Column:
-    """A one-dimensional array in a file; slices are read, the whole is never held.
+    """A one-dimensional array in a file; slices are read, the whole is never held."""
 
-    What a slice gives has the type ``dtype``, whatever the file holds. A file that was replaced or cut off
-    since it was opened is a `FileFormatError`.
-    """
-
-    def __init__(self, path: Path, offset: int, kind: Any, size: int, dtype: Any = None) -> None:
+    # What a slice gives has the type of `astype`, whatever the file holds. A file that was removed, replaced
+    # or cut off since it was opened is a `FileFormatError`.
+    def __init__(self, path: Path, offset: int, kind: Any, size: int) -> None:
         self.path, self.offset, self.kind = path, offset, np.dtype(kind)
-        self._is_like(size, self.kind if dtype is None else np.dtype(dtype))
+        self._is_like(size, self.kind)
         self.mark = self._mark(os.stat(path))
 
     def _is_like(self, size: int, dtype: np.dtype) -> None:
@@ -51,7 +51,9 @@ class Column:
 
     def astype(self, dtype: Any) -> "Column":
         """The same numbers in another type."""
-        return self if self.dtype == dtype else Column(self.path, self.offset, self.kind, self.size, dtype)
+        found = self if self.dtype == dtype else copy(self)
+        found._is_like(self.size, np.dtype(dtype))
+        return found
 
     def __len__(self) -> int:
         return self.size
@@ -69,8 +71,7 @@ class Column:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers from ``start`` on, before ``stop``, in an array of their own."""
-        with open(self.path, "rb", buffering=0) as file:
-            self._check(os.fstat(file.fileno()))
+        with self._opened() as file:
             part = np.fromfile(file, self.kind, stop - start, offset=self.offset + start * self.kind.itemsize)
         if len(part) < stop - start:
             raise FileFormatError(f"{self.path} is cut off: {stop - start - len(part)} numbers are missing")
@@ -78,14 +79,22 @@ class Column:
 
     def mapped(self) -> np.ndarray:
         """All numbers of the file, as memory that the system fills where it is looked at."""
-        self._check(os.stat(self.path))
-        if not self.size:
-            return np.empty(0, self.kind)
-        return np.asarray(np.memmap(self.path, self.kind, "r", self.offset, (self.size,)))
+        with self._opened() as file:
+            if not self.size:
+                return np.empty(0, self.kind)
+            return np.asarray(np.memmap(file, self.kind, "r", self.offset, (self.size,)))
 
-    def _check(self, status: os.stat_result) -> None:
-        if self._mark(status) != self.mark:
-            raise FileFormatError(f"{self.path} has changed since it was opened; open the store again")
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+        except FileNotFoundError:
+            why = "the store is gone, and a model reads its store until it is saved and loaded"
+            raise FileFormatError(f"{self.path}: {why}; put it back, or fit again") from None
+        with file:
+            if self._mark(os.fstat(file.fileno())) != self.mark:
+                raise FileFormatError(f"{self.path} has changed since it was opened; open the store again")
+            yield file
 
 
 class Computed(Column):
@@ -106,12 +115,10 @@ class Computed(Column):
 
 @dataclass(frozen=True)
 class StoredCSR(CSR):
-    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`.
+    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`."""
 
-    What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
-    side; `blocks` streams. What needs all entries at once calls `load`.
-    """
-
+    # What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
+    # side; `blocks` streams. What needs all entries at once calls `load`.
     indices: Any
     values: Any  # an array of length 0 where all values are 1
     turned: "StoredCSR | None" = field(default=None, compare=False, repr=False)

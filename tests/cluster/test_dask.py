@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -224,6 +225,35 @@ def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(processes,
     assert model.seen_.toarray().tolist() == [[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.parametrize("text", ["user,item\n", ""], ids=["header alone", "empty"])
+def test_parts_without_rows_hold_nothing(client, tmp_path, text):
+    for name, lines in {"a": text, "b": "user,item\n7,1\n8,2\n9,1\n", "c": text}.items():
+        (tmp_path / f"{name}.csv").write_text(lines)
+    assert fit(client, tmp_path, K=2).seen_.toarray().tolist() == [[1, 0], [0, 1], [1, 0]]
+    (tmp_path / "b.csv").write_text(text)
+    with pytest.raises(InputError, match="no interactions"):
+        fit(client, tmp_path, K=2)
+
+
+@pytest.mark.parametrize("kind", ["files", "frame"])
+def test_marks_of_a_test_are_counted_of_all_parts(client, frame, tmp_path, kind):
+    import dask.dataframe as dd
+
+    marked = frame.assign(split=(np.arange(len(frame)) % 50 == 0).astype(int))
+    given = dd.from_pandas(marked, npartitions=3)
+    if kind == "files":
+        given = tmp_path
+        for i in range(3):
+            marked[i::3].to_parquet(tmp_path / f"{i}.parquet")
+    with pytest.warns(
+        UserWarning, match=f"^{marked['split'].sum()} interactions of X are marked as test"
+    ) as said:
+        fit(client, given, n_iter=1)
+    assert len(said) == 1
+    with warnings.catch_warnings(action="error"):
+        DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, columns={"split": None})
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
     import dask.bag as db
@@ -342,6 +372,25 @@ def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
     assert table["item"].tolist() == ids.ravel().tolist()
     np.testing.assert_allclose(table["score"], found.ravel(), rtol=1e-5)
     with pytest.raises(InputError, match="not empty"):
+        model.recommend_all(tmp_path / "lists")
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_labels_that_lists_cannot_tell_apart_are_refused(client, X, tmp_path, side):
+    """Also where they are in different blocks, or known to the workers alone."""
+    pairs = X.tocoo()
+    events = pd.DataFrame({"user": pairs.row, "item": pairs.col}).astype(object)
+    events.loc[events[side] == 170, side] = "0"
+    import dask.dataframe as dd
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        model = fit(client, dd.from_pandas(events, npartitions=2), n_iter=1)
+    with pytest.raises(InputError, match=f"the integer and the text '0' are two {side}s"):
+        model.recommend_all(tmp_path / "lists")
+    assert not (tmp_path / "lists").exists()
+    ids = {f"{side}_ids": [*range(X.shape[side == "item"] - 1), "0"]}
+    model = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(X, **ids)
+    with pytest.raises(InputError, match=f"the integer and the text '0' are two {side}s"):
         model.recommend_all(tmp_path / "lists")
 
 

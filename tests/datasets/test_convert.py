@@ -12,6 +12,9 @@ from instruments.harness import LINUX, POSIX
 
 from rgals.datasets import batches, numbering, read_interactions
 from rgals.datasets import convert as module
+from rgals.datasets.columns import AUTOMATIC
+from rgals.datasets.frames import parquet_parts
+from rgals.datasets.layout import detect
 from rgals.datasets.numbering import Numbering
 from rgals.matrix import convert, open_matrix
 from rgals.runtime.errors import (
@@ -221,17 +224,60 @@ def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch
     assert not list(tmp_path.glob("*.rgals"))
 
 
-@pytest.mark.parametrize(("counts", "room"), [(np.ones(200_000, np.int64), 0), (np.arange(3000), 80_000)])
-def test_buckets_are_consecutive_rows_and_not_too_many(tmp_path, counts, room):
-    buckets = module._Buckets(tmp_path, counts, 5, room=room)
-    ends, rest = buckets.pairs(buckets._ends)
-    assert not rest.any() and (np.diff(ends) >= 0).all() and ends[-1] == len(counts)
-    assert 1000 < len(ends) <= 2 * module._BUCKETS
-    before = np.concatenate([[0], np.cumsum(counts)])
-    filled = np.diff(ends, prepend=0) > 0
-    begins, ends = np.concatenate([[0], ends[:-1]])[filled], ends[filled]
-    held = before[ends - 1] - before[begins]  # and the last row, which is whole
-    assert held.max() <= max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
+@pytest.mark.parametrize(
+    ("counts", "room"),
+    [
+        (np.ones(200_000, np.int64), 0),
+        (np.arange(3000), 80_000),
+        (np.array([3, 0, 90_000, 5, 20_000]), 80_000),
+    ],
+)
+def test_buckets_are_consecutive_and_neither_large_nor_too_many(tmp_path, counts, room):
+    """Rows are cut, too, where they have more than a bucket."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    cols = np.arange(len(rows)) % 500
+    buckets = module._Buckets(tmp_path, counts, 500, room, lambda: iter([(rows, cols)]), None)
+    assert (np.diff(buckets._ends) >= 0).all() and buckets.pairs(buckets._ends[-1]) == (len(counts), 0)
+    assert len(buckets._ends) <= 3 * module._BUCKETS
+    some = max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
+    keys = np.sort(rows << buckets.bits | cols)
+    held = np.diff(np.searchsorted(keys, buckets._ends), prepend=0)
+    assert held.tolist() == np.diff(buckets._places).tolist() and held.sum() == counts.sum()
+    assert held.max() <= 2 * some and buckets.largest[0] == held.max()
+
+
+@pytest.mark.parametrize("cells", [18, 8])
+def test_a_row_that_fills_many_buckets_is_cut(cells, tmp_path, monkeypatch):
+    """Of users and of items; whether single columns are counted or ranges of them."""
+    path = tmp_path / "a.parquet"
+    rng = np.random.default_rng(1)
+    users, items = rng.integers(0, 40, 4000), rng.integers(0, 700, 4000)
+    users[::2], items[1::4] = 7, 3
+    columns = {"user": users, "item": items, "rating": rng.integers(1, 9, 4000) / 8}
+    pq.write_table(pa.table(columns), path)
+    monkeypatch.setattr(module, "of_process", lambda which: 0)  # whatever else it holds
+    for name, value in {"_EVENT": 1 << 20, "_CHUNK": 300, "_CELLS": cells}.items():
+        monkeypatch.setattr(module, name, value)
+    sizes, by_key = [], module._Buckets._by_key
+    monkeypatch.setattr(
+        module._Buckets, "_by_key", lambda self, part: (sizes.append(len(part)), by_key(self, part))[1]
+    )
+    check_same(convert(path, tmp_path / "x.rgals"), read_interactions(path))
+    assert max(sizes) <= 300 < (users == 7).sum()
+
+
+def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
+    """What is merged at once cannot be cut."""
+    users = np.where(np.arange(5000) % 5, 7, np.arange(5000))
+    pq.write_table(pa.table({"user": users, "item": np.zeros(5000, int)}), tmp_path / "a.parquet")
+    monkeypatch.setattr(module, "_EVENT", 1 << 19)
+    monkeypatch.setattr(module, "of_process", lambda which: 0)
+    with pytest.raises(
+        InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.* by .* at least"
+    ):
+        convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=10**9)
+    assert not list(tmp_path.glob("*.rgals"))
+    convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=4 * 10**9)
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
@@ -289,6 +335,38 @@ def test_ids_of_two_kinds_are_refused(tmp_path):
     pq.write_table(pa.table({"user": ["1"], "item": ["x"]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match="users are integers in one source and texts in another"):
         convert([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "x.rgals")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_integers_of_text_are_those_of_parquet(order, tmp_path, monkeypatch):
+    """Whichever file is the first, and where numbers follow."""
+    monkeypatch.setattr(numbering, "_FIRST", 4)
+    users, items = np.random.default_rng(0).integers(-40, 40, (2, 600))
+    files = [tmp_path / name for name in ("a.parquet", "b.csv", "c.jsonl")]
+    pq.write_table(pa.table({"user": pa.array(users[:200], pa.int16()), "item": items[:200]}), files[0])
+    pairs = list(zip(users.tolist(), items.tolist(), strict=True))
+    files[1].write_text("user,item\n" + "".join(f" {u},{i}\n" for u, i in pairs[200:400]))
+    files[2].write_text("".join(f'{{"user": {u}, "item": "{i}"}}\n' for u, i in pairs[400:]))
+    store = convert([files[k] for k in order], tmp_path / "x.rgals")
+    check_same(store, read_interactions((users, items)))
+    (tmp_path / "d.csv").write_text("user,item\n07,1\n")
+    pq.write_table(pa.table({"user": [1], "item": ["1"]}), tmp_path / "e.parquet")
+    for other, what in {"d.csv": "users are", "e.parquet": "items are"}.items():
+        for sources in ([files[k] for k in order] + [tmp_path / other], [tmp_path / other, *files]):
+            with pytest.raises(InputError, match=f"{what} (texts|integers) in one source and"):
+                convert(sources, tmp_path / "y.rgals")
+    large = pa.table({"user": pa.array([2**64 - 1], pa.uint64()), "item": [1]})
+    pq.write_table(large, tmp_path / "f.parquet")
+    with pytest.raises(InputTypeError, match="must fit 64 bits"):
+        convert([files[1], tmp_path / "f.parquet"], tmp_path / "y.rgals")
+
+
+def test_texts_of_parquet_stay_texts_beside_integers_of_text(tmp_path):
+    pq.write_table(pa.table({"user": ["7"], "item": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("user,item\n7,x\n8,y\n")
+    for sources in (["a.parquet", "b.csv"], ["b.csv", "a.parquet"]):
+        store = convert([tmp_path / name for name in sources], tmp_path / f"{sources[0]}.rgals")
+        assert store.user_ids.tolist() == ["7", "8"]
 
 
 def test_arguments_are_checked_by_name(tmp_path):
@@ -381,6 +459,28 @@ def converted_at_once(folder: str) -> tuple[int, int]:
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def test_arrow_holds_few_groups_of_rows_at_once(tmp_path):
+    """It kept all that an iterator had read until its end: most of a file."""
+    numbers = np.random.default_rng(0).integers(0, 1 << 40, 400_000)
+    pq.write_table(
+        pa.table({"user": numbers, "item": numbers}), tmp_path / "a.parquet", row_group_size=10_000
+    )
+    before, held, found = pa.total_allocated_bytes(), [], []
+    for part, _ in parquet_parts(tmp_path / "a.parquet", AUTOMATIC, 20_000):
+        found += part["user"].to_pylist()
+        held.append(pa.total_allocated_bytes() - before)
+    assert found == numbers.tolist() and len(held) == 20
+    assert max(held) < 2_000_000 < numbers.nbytes
+
+
+def test_text_is_read_in_small_blocks(tmp_path):
+    """Whose dictionaries, where all ids are different, take many times the text."""
+    (tmp_path / "a.csv").write_text("user,item\n" + "".join(f"u{k},i{k}\n" for k in range(150_000)))
+    layout = detect(tmp_path / "a.csv", AUTOMATIC)
+    sizes = [len(part["user"]) for part, _ in batches.arrow_batches(layout)]
+    assert sum(sizes) == 150_000 and max(sizes) < 100_000
+
+
 # ---------------------------------------------------------------------------------------------- kills
 
 
@@ -393,10 +493,10 @@ def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
     left.with_suffix(".lock").touch()
     with module._folder(target) as folder:
         (folder / "rows").write_text("1")
-        with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
+        with pytest.raises(InputError, match="exists; give another name"), module._folder(target) as other:
             (other / "rows").write_text("2")
             target.mkdir()
-            (target / "rows").write_text("3")
+            (target / "rows").write_text("3")  # by a third one, which ends first
         assert folder.exists() and not other.exists()
         (target / "rows").unlink()
         target.rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -384,6 +385,24 @@ def test_a_store_that_changes_under_a_fit_is_an_error(shops, tmp_path):
     (tmp_path / "rows_indices.npy").write_bytes((path / "rows_indices.npy").read_bytes()[:-400])
     with pytest.raises(FileFormatError, match=r"rows_indices\.npy has changed"):
         fitted(store)
+
+
+def test_a_model_whose_store_is_gone_says_so_and_a_saved_one_does_without(shops, tmp_path):
+    data, path = shops[True]
+    shutil.copytree(path, tmp_path / "x.rgals")
+    model = fitted(open_matrix(tmp_path / "x.rgals"), dtype="float64")  # in which no file is
+    model.save(tmp_path / "model.npz")
+    shutil.rmtree(tmp_path / "x.rgals")
+    for call in (
+        lambda: model.recommend(data.user_ids[3]),
+        lambda: model._snapshot.seen.values.mapped(),
+        lambda: model._snapshot.seen.as_dtype("float32").load(),
+    ):
+        with pytest.raises(
+            FileFormatError, match="the store is gone, and a model reads its store until it is"
+        ):
+            call()
+    assert len(RGALS.load(tmp_path / "model.npz").recommend(data.user_ids[3])[0])
 
 
 def test_reading_ahead_keeps_the_order_and_raises_in_its_place():
