@@ -38,9 +38,11 @@ def client_of(given: Any) -> Any:
 
 
 class Graphs(AbstractContextManager):
-    """The graphs of one fit: tasks are added, then submitted together, and cancelled if the fit fails."""
+    """The graphs of one fit: tasks are added, then submitted together, and cancelled if the fit fails.
 
-    # `iteration` is for errors that name one.
+    ``iteration`` is for errors that name one.
+    """
+
     def __init__(self, client: Any) -> None:
         self.client, self.iteration = client, None
         # Of the graph that is added to: the same key would be the same task to dask.

@@ -40,7 +40,7 @@ class Part(NamedTuple):
     matrix: CSR
     rows: np.ndarray
     cols: np.ndarray | None = None  # None: the matrix has all columns
-    marked: Any = 0  # interactions of a table that are marked as test or validation
+    marked: int = 0  # interactions of a table that are marked as test or validation
 
 
 @task
@@ -54,15 +54,15 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
         except NoRowsError:  # as of the parquet files that Spark writes
             source = ()
     if hasattr(source, "__len__") and not len(source):
-        return Part(CSR.empty(0, 0), *[np.empty(0, np.int64)] * 2)
+        return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
     try:
         found = given(source, columns)
     except (InputError, InputTypeError) as error:
         raise type(error)(f"part {number} of X: {error}") from error
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
-    matrix, marked = as_csr(found.matrix, dtype=dtype, dislikes=dislikes), np.count_nonzero(found.split)
-    return Part(matrix, found.user_ids, found.item_ids, marked)
+    matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
+    return Part(matrix, found.user_ids, found.item_ids, found.n_marked)
 
 
 @task
@@ -178,9 +178,11 @@ class Blocks:
 
 @dataclass
 class Shards:
-    """A matrix as blocks of users on workers; the client holds the margins of users and items."""
+    """A matrix as blocks of users on workers; the client holds the margins of users and items.
 
-    # To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
+    To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
+    """
+
     graphs: Graphs
     users: list[Any]
     cuts: np.ndarray
@@ -258,7 +260,9 @@ def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> 
     return graphs.results([graphs.one(f"{what}-counts", add_counts, found, n)])[0]
 
 
-def regroup(graphs: Graphs, what: str, parts: list[Any], cuts: Any, n_cols: int, dtype: Any) -> list[Any]:
+def regroup(
+    graphs: Graphs, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
+) -> list[Any]:
     """Blocks of rows from parts that have some rows each."""
     pieces, blocks = graphs.each(f"{what}-cut", cut, parts, always=(cuts,)), []
     for j, (start, stop) in enumerate(pairwise(cuts.tolist())):

@@ -60,9 +60,11 @@ def task(function: _Task) -> _Task:
 
 @dataclass
 class Block:
-    """The rows of a block, planned, and what they weigh in the systems of the other side."""
+    """The rows of a block, planned, and what they weigh in the systems of the other side.
 
-    # What they need of the fixed side comes with its factors.
+    What they need of the fixed side comes with its factors.
+    """
+
     plan: Plan
     first: int  # number of its first row
     gram: np.ndarray  # as in `rgals.losses.base.Side`
@@ -151,7 +153,9 @@ class Table(NamedTuple):
 
 
 @task
-def draw(rng: np.random.Generator, n: int, scale: float, setting: Setting) -> tuple[Table, Any]:
+def draw(
+    rng: np.random.Generator, n: int, scale: float, setting: Setting
+) -> tuple[Table, np.random.Generator]:
     """Random factors of a block, and the generator that has drawn them."""
     rng, out = copy.deepcopy(rng), empty((n, setting.K), setting.dtype)
     rng.standard_normal(dtype=setting.dtype, out=out)

@@ -1,11 +1,12 @@
-"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted."""
+"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted.
 
-# 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to
-#    the disk one behind the other.
-# 2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of
-#    its column, and goes to one of some buckets: consecutive rows, or columns of one, that fit into memory.
-# 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
-# 4. The same again for the columns, of what was written.
+1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
+   disk one behind the other.
+2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
+   column, and goes to one of some buckets: consecutive rows, or columns of one, that fit into memory.
+3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
+4. The same again for the columns, of what was written.
+"""
 
 import glob
 import os
@@ -152,8 +153,10 @@ def _bytes(memory: str | int) -> int:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that takes its name at the end, or is removed."""
-    # Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
+    """A folder beside the target that takes its name at the end, or is removed.
+
+    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
+    """
     there = InputError(f"{target} exists; give another name, or remove it first")
     if target.exists():
         raise there
@@ -229,9 +232,11 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 
 
 class _Buckets:
-    """Interactions by consecutive rows, all in a file: keys, and values if these have a type."""
+    """Interactions by consecutive rows, all in a file: keys, and values if these have a type.
 
-    # `parts` gives interactions, some at a time: rows, columns, and values if the buckets have them.
+    ``parts`` gives interactions, some at a time: rows, columns, and values if the buckets have them.
+    """
+
     def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
         self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
@@ -315,9 +320,10 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
     most, last = buckets.largest
     if most > _MOST * buckets.some and (needed := 4 * _EVENT * most // _MOST) > left:
         user, more = users.label(buckets.pairs(last)[0]), readable((needed - left) * 10 // 9)
-        why = f"user {user} has {most:,} interactions with one item, or a few, which are merged at once"
-        sizes = f"that takes {readable(needed)}, and {readable(left)} are left"
-        raise InsufficientMemoryError(f"{why}: {sizes}; raise memory by {more} at least")
+        raise InsufficientMemoryError(
+            f"user {user} has {most:,} interactions with one item, or a few, which are merged at once: that "
+            f"takes {readable(needed)}, and {readable(left)} are left; raise memory by {more} at least"
+        )
     indices, values = writer.open("rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
@@ -379,7 +385,9 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
     return len(part), keys[starts][kept], data[kept]
 
 
-def _columns(writer: Writer, indptr: Any, counts: Any, valued: bool, room: int, progress: bool) -> None:
+def _columns(
+    writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
+) -> None:
     """The files of the columns, from those of the rows."""
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]

@@ -1,6 +1,7 @@
-"""The door for all that a caller gives as interactions: a matrix, and the ids of its rows and columns."""
+"""The door for everything that a caller gives as interactions: a matrix, and the ids of its rows and columns.
 
-# A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
+A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
+"""
 
 import os
 import re
@@ -34,7 +35,7 @@ class Given:
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     timestamp: np.ndarray | None = None
-    split: Any = None  # None counts as no marks, to numpy, too
+    split: np.ndarray | None = None
     frame: Any = None  # of which the matrix was made
     of_rows: bool = False  # whether it was made of rows of users and items, in another order than these
 
@@ -52,8 +53,13 @@ class Given:
         """Itself, with a warning where marked test interactions are about to be fitted."""
         advice = f"fit({name}.train, user_ids={name}.user_ids, item_ids={name}.item_ids) leaves them out"
         advice += f", and {_READ}(..., split=None) reads no marks"
-        warn_of_marks(np.count_nonzero(self.split), advice, name)
+        warn_of_marks(self.n_marked, advice, name)
         return self
+
+    @property
+    def n_marked(self) -> int:
+        """Interactions that are marked as test or validation."""
+        return 0 if self.split is None else int(np.count_nonzero(self.split))
 
     def refuse_beside(self, **arrays: Any) -> None:
         """Raise where an array that is aligned with a matrix was given beside rows of users and items."""

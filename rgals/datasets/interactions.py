@@ -254,8 +254,10 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
         return
     for bad, what in ((np.isnan(value), "NaN"), (np.isinf(value), "infinite")):
         refuse(bad, where, f"the value is {what}; values must be finite and >= 0")
-    must = "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
-    must += "dislike_below=0 to take negative ones as dislikes)"
+    must = (
+        "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
+        "dislike_below=0 to take negative ones as dislikes)"
+    )
     refuse((value < 0) & (not negatives), where, f"the value {{:g}} is negative; {must}", value)
 
 

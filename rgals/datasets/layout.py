@@ -1,6 +1,7 @@
-"""How the text of a file is cut into rows and columns, and what its rows are."""
+"""How the text of a file is cut into rows and columns, and what its rows are.
 
-# The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
+The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
+"""
 
 import bz2
 import codecs

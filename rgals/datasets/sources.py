@@ -1,6 +1,7 @@
-"""The public data sets that `fetch` knows: where they are, under what terms, and parsers of their forms."""
+"""The public data sets that `fetch` knows: where they are, under what terms, and parsers of their forms.
 
-# A parser returns `Columns`; what cannot be understood is a `FileFormatError` that names the line.
+A parser returns `Columns`; what cannot be understood is a `FileFormatError` that names the line.
+"""
 
 import ast
 import re
@@ -17,18 +18,23 @@ from rgals.datasets.layout import bad, numbered
 from rgals.datasets.text import Pair, gathered, lists, read_text, records
 from rgals.runtime.errors import FileFormatError
 
-_MOVIELENS = "GroupLens MovieLens: research use only, no redistribution and no commercial use without "
-_MOVIELENS += (
-    "permission, no endorsement. Cite Harper & Konstan, The MovieLens Datasets: History and Context, "
+_MOVIELENS = (
+    "GroupLens MovieLens: research use only, no redistribution and no commercial use without permission, no "
+    "endorsement. Cite Harper & Konstan, The MovieLens Datasets: History and Context, ACM TiiS 5(4), 2015."
 )
-_MOVIELENS += "ACM TiiS 5(4), 2015."
-_AMAZON = "Amazon product data 2014, J. McAuley, UCSD: academic use. Cite He & McAuley, WWW 2016, and "
-_AMAZON += "McAuley et al., SIGIR 2015."
-_STEAM = "Steam reviews, W.-C. Kang & J. McAuley, UCSD: academic use. Cite Kang & McAuley, "
-_STEAM += "Self-Attentive Sequential Recommendation, ICDM 2018."
+_AMAZON = (
+    "Amazon product data 2014, J. McAuley, UCSD: academic use. Cite He & McAuley, WWW 2016, and McAuley et "
+    "al., SIGIR 2015."
+)
+_STEAM = (
+    "Steam reviews, W.-C. Kang & J. McAuley, UCSD: academic use. Cite Kang & McAuley, Self-Attentive "
+    "Sequential Recommendation, ICDM 2018."
+)
 _WIKI = "Wikimedia dumps: text under CC BY-SA 4.0 and GFDL; link tables are metadata of it."
-_NGCF = "Processed and split by the authors of NGCF (Wang et al., SIGIR 2019) and LightGCN (He et al., SIGIR "
-_NGCF += "2020); the terms of the original data ({}) apply."
+_NGCF = (
+    "Processed and split by the authors of NGCF (Wang et al., SIGIR 2019) and LightGCN (He et al., SIGIR "
+    "2020); the terms of the original data ({}) apply."
+)
 _LIGHTGCN = (
     "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/",
     "https://raw.githubusercontent.com/kuandeng/LightGCN/master/Data/",

@@ -1,7 +1,8 @@
-"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record or a user and its items a line."""
+"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record a line, a user and its items a line.
 
-# What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
-# nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
+What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
+nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
+"""
 
 import codecs
 import csv
@@ -54,8 +55,10 @@ def _suits_arrow(layout: Layout) -> bool:
 
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
-    """The same by pyarrow: ids as dictionary arrays, times as numbers; ``whole``: all is read at once."""
-    # A `ValueError` says that pyarrow might read the file in another way than the csv module.
+    """The same by pyarrow: ids as dictionary arrays, times as numbers; ``whole``: the file is read at once.
+
+    A `ValueError` says that pyarrow might read the file in another way than the csv module.
+    """
     pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):

@@ -32,10 +32,12 @@ class Ids(np.ndarray):
 
 
 class Column:
-    """A one-dimensional array in a file; slices are read, the whole is never held."""
+    """A one-dimensional array in a file; slices are read, the whole is never held.
 
-    # What a slice gives has the type of `astype`, whatever the file holds. A file that was removed, replaced
-    # or cut off since it was opened is a `FileFormatError`.
+    What a slice gives has the type of `astype`, whatever the file holds. A file that was removed, replaced or
+    cut off since it was opened is a `FileFormatError`.
+    """
+
     def __init__(self, path: Path, offset: int, kind: Any, size: int) -> None:
         self.path, self.offset, self.kind = path, offset, np.dtype(kind)
         self._is_like(size, self.kind)
@@ -115,10 +117,12 @@ class Computed(Column):
 
 @dataclass(frozen=True)
 class StoredCSR(CSR):
-    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`."""
+    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`.
 
-    # What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
-    # side; `blocks` streams. What needs all entries at once calls `load`.
+    What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
+    side; `blocks` streams. What needs all entries at once calls `load`.
+    """
+
     indices: Any
     values: Any  # an array of length 0 where all values are 1
     turned: "StoredCSR | None" = field(default=None, compare=False, repr=False)
