@@ -1,7 +1,7 @@
 """Tables of README.md and the site from recorded lines: `python benchmarks/page.py` measures nothing.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of a page stays.
-The plot of the losses is drawn from the same lines.
+The plots of the losses and of Newton's method are drawn from the same lines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from unittest.mock import patch
 import disk
 import hard_negatives
 import losses
+import newton
 import rgalscv
 import rule
 import side_information
@@ -153,7 +154,7 @@ def tables() -> dict[str, str]:
             f"**{name}**\n\n{of_losses[name]}" for name in [*losses.SETS, "citeulike-a"] if name in of_losses
         ),
         "losses advice": of_losses["advice"],
-        "losses claims": of_losses["claims"],
+        "losses claims": f"{of_losses['claims']}\n\n{newton.table(newton.recorded(newton.OUT))}",
         "gpu": "\n\n".join(printed("gpu", "--table")),
         "levers": printed("levers", "--table")[0],
         "sgd": found,
@@ -185,6 +186,7 @@ def main() -> None:
     for page in PAGES:
         page.write_text(written(page.read_text()))
     losses.plot(losses.lines(losses.OUT), ROOT / "docs" / "losses.png")
+    newton.plot(newton.recorded(newton.OUT), ROOT / "docs" / "newton.png")
 
 
 if __name__ == "__main__":
