@@ -217,6 +217,7 @@ class RGALS(
     _check_memory = fit.check_memory
     _choose = fit.choose_mean
 
+    # Called by `Trained.fit`; `fit` is the module here.
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.

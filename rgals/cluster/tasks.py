@@ -14,7 +14,7 @@ import numpy as np
 
 from rgals.estimator import RGALS
 from rgals.kernels import gram, rows
-from rgals.kernels.row import Basis
+from rgals.kernels.row import FixedSide
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
@@ -227,7 +227,7 @@ def turn(factors: Table, block: Block, to: np.ndarray) -> Turned:
 _last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
 
 
-def _whole(name: str, parts: list[Turned], kp: int, interaction: float) -> tuple[Basis, np.ndarray]:
+def _whole(name: str, parts: list[Turned], kp: int, interaction: float) -> tuple[FixedSide, np.ndarray]:
     """The fixed side in one piece, once a process for all blocks of a half-step."""
     global _last
     with _lock:

@@ -13,7 +13,7 @@ from rgals.kernels.gather import gather_sum
 from rgals.kernels.library import kernel
 from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.row import Basis, Result, Rows, Work, coefficients, is_solvable
+from rgals.kernels.row import FixedSide, Result, Rows, Work, coefficients, is_solvable
 from rgals.kernels.tiles import add, copy, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
@@ -35,11 +35,11 @@ def _divide(e, out, b, s, d, linear, scale, ridge, n_blocks):
 
 
 @inner(forceinline=True)
-def _right_hand_side(number, stop, rows, basis, b, part, linear, prior):
+def _right_hand_side(number, stop, rows, fixed, b, part, linear, prior):
     """``b = sum_k l_k f_k + ridge prior``; asks for factors of the positives up to ``stop``."""
     begin, end = rows.indptr[number], rows.indptr[number + 1]
     kp, n_blocks = len(b), len(b) // (LINE // b.itemsize)
-    factors, indices = basis.factors, rows.indices
+    factors, indices = fixed.factors, rows.indices
     if len(rows.values) == 0 and len(rows.col_terms) == 0:  # one coefficient for all positives
         linear[0] = rows.row_terms[number, 2] + rows.row_terms[number, 3]
         gather_sum(b, 0, factors, 0, indices, begin, linear, 0, 0, kp, end - begin, stop - begin, n_blocks)
@@ -58,13 +58,13 @@ def _right_hand_side(number, stop, rows, basis, b, part, linear, prior):
 
 
 @entry(nogil=True)
-def _run(counter, work, rows, basis, result):
-    k, kp = result.out.shape[1], len(basis.d)
-    n_blocks = kp // (LINE // basis.d.itemsize)
-    smallest, largest = ends(basis.d)
+def _run(counter, work, rows, fixed, result):
+    k, kp = result.out.shape[1], len(fixed.d)
+    n_blocks = kp // (LINE // fixed.d.itemsize)
+    smallest, largest = ends(fixed.d)
     order, bounds, out = work.order, work.bounds, result.out
-    linear = workspace(_PIECE, basis.d)
-    b, solution = workspace(kp, basis.d), workspace(kp, basis.d)
+    linear = workspace(_PIECE, fixed.d)
+    b, solution = workspace(kp, fixed.d), workspace(kp, fixed.d)
     piece = fetch_add(counter, 0, 1)
     while piece < len(bounds) - 1:
         last = bounds[piece + 1] - 1
@@ -74,13 +74,13 @@ def _run(counter, work, rows, basis, result):
             row = order[at]
             if not is_solvable(row, smallest, largest, rows, result):
                 continue
-            _right_hand_side(row, stop, rows, basis, b, solution, linear, rows.prior)
+            _right_hand_side(row, stop, rows, fixed, b, solution, linear, rows.prior)
             scale, ridge, slope = rows.scale[row], rows.ridge[row], rows.linear[row]
-            result.value[row] = _divide(solution, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
+            result.value[row] = _divide(solution, b, fixed.s, fixed.d, slope, scale, ridge, n_blocks)
             copy(out, row * k, solution, 0, k)
         piece = fetch_add(counter, 0, 1)
 
 
-def solve(work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int) -> None:
+def solve(work: Work, rows: Rows, fixed: FixedSide, result: Result, n_threads: int) -> None:
     """Solve rows of ``DIAGONAL`` kind, in ascending order; results in the basis of the factors."""
-    launch(_run, n_threads, work, rows, basis, result)
+    launch(_run, n_threads, work, rows, fixed, result)

@@ -59,7 +59,7 @@ class Rows(NamedTuple):
     prior: np.ndarray
 
 
-class Basis(NamedTuple):
+class FixedSide(NamedTuple):
     """The fixed side in the basis where its Gramian is diagonal.
 
     ``factors`` are turned, padded and flat (n_fixed * kp,); ``d`` (kp,) is the Gramian's diagonal, padded
@@ -76,7 +76,7 @@ class Work(NamedTuple):
 
     ``kind`` (n_rows,) says how a row is solved, ``worth`` (n_rows,) how many steps of conjugate gradients
     cost as much as its factorisation. Up to ``most`` positives are packed at once; a thread has memory for
-    ``longest``.
+    ``room``.
     """
 
     order: np.ndarray
@@ -84,7 +84,7 @@ class Work(NamedTuple):
     kind: np.ndarray
     worth: np.ndarray
     most: int
-    longest: int
+    room: int
 
 
 class Result(NamedTuple):
@@ -109,7 +109,7 @@ class Row(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to solve a row: ``solve(row, work, rows, basis, scratch)``, compiled by `inner`.
+    """A way to solve a row: ``solve(row, work, rows, fixed, scratch)``, compiled by `inner`.
 
     It finds ``D^-1/2`` and c in ``scratch.inv_root`` and ``scratch.rhs``, and leaves x in
     ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a failing pivot, or
@@ -143,18 +143,18 @@ class Scratch(NamedTuple):
 
 
 @inner(_nrt=True)
-def make_scratch(kp, longest, with_sums, like):
-    """The work space of a thread, for rows of up to ``longest`` positives that are packed at once."""
+def make_scratch(kp, room, with_sums, like):
+    """The work space of a thread, for rows of up to ``room`` positives that are packed at once."""
     square = triangle(LINE // like.itemsize, kp // (LINE // like.itemsize))
     return Scratch(
-        workspace(longest * kp, like),
+        workspace(room * kp, like),
         workspace(square, like),
         workspace(kp, like),
-        np.empty(longest, np.int32),
-        workspace(longest, like),
-        workspace(longest, like),
-        workspace(longest, like),
-        workspace(longest, like),
+        np.empty(room, np.int32),
+        workspace(room, like),
+        workspace(room, like),
+        workspace(room, like),
+        workspace(room, like),
         workspace(kp, like),
         workspace(kp, like),
         workspace(kp, like),
@@ -195,11 +195,11 @@ def look_ahead(at, stop, order, rows, result):
 
 
 @inner
-def ask_for_next(row, rows, basis):
+def ask_for_next(row, rows, fixed):
     """Ask for the factors of the next row's first positives: memory works while this row is solved."""
-    kp = len(basis.d)
-    n_lines = kp // (LINE // basis.d.itemsize)
-    gather.prefetch_rows(basis.factors, 0, rows.indices, row.then, kp, row.n_then, n_lines)
+    kp = len(fixed.d)
+    n_lines = kp // (LINE // fixed.d.itemsize)
+    gather.prefetch_rows(fixed.factors, 0, rows.indices, row.then, kp, row.n_then, n_lines)
 
 
 @inner(forceinline=True)
@@ -224,13 +224,13 @@ def _scale_row(e, inv_root, c, d, s, scale, ridge, linear, n_blocks):
 
 
 @inner(forceinline=True)
-def scale_row(number, rows, basis, scratch, prior):
+def scale_row(number, rows, fixed, scratch, prior):
     """``D^-1/2`` of a row and ``c = D^-1/2 (linear s + ridge prior)``."""
     # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
-    n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
+    n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     scale, ridge, linear = rows.scale[number], rows.ridge[number], rows.linear[number]
     inv_root, c = scratch.inv_root, scratch.rhs
-    _scale_row(inv_root, 0, c, 0, basis.d, 0, basis.s, 0, scale, ridge, linear, n_blocks)
+    _scale_row(inv_root, 0, c, 0, fixed.d, 0, fixed.s, 0, scale, ridge, linear, n_blocks)
     if len(prior):
         for j in range(prior.shape[1]):
             c[j] += inv_root[j] * c.dtype.type(ridge) * prior[number, j]
@@ -295,14 +295,14 @@ def gather_weights(start, stop, number, rows, scratch):
 
 
 @inner
-def add_unweighted(n, basis, scratch):
+def add_unweighted(n, fixed, scratch):
     """Linear terms of the positives that carry no weight, to the right-hand side."""
     # Rare: a loss in which some positives of a row have m = 0. D^-1/2 l f is added number by number.
-    kp = len(basis.d)
+    kp = len(fixed.d)
     for i in range(n):
         if scratch.roots[i] == 0.0:
             for j in range(kp):
-                f = basis.factors[scratch.cols[i] * kp + j]
+                f = fixed.factors[scratch.cols[i] * kp + j]
                 scratch.rhs[j] += scratch.linear[i] * scratch.inv_root[j] * f
 
 

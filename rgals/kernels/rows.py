@@ -16,7 +16,7 @@ from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import (
     FACTORED,
-    Basis,
+    FixedSide,
     Result,
     Rows,
     Work,
@@ -49,10 +49,10 @@ def _store(row, result, scratch):
 
 
 @inner(forceinline=True)
-def _add_sums(row, kind, piece, rows, basis, scratch, sums):
+def _add_sums(row, kind, piece, rows, fixed, scratch, sums):
     """The row's part of the sums that couple rows."""
-    cholesky.add_inverse(row, kind, rows, basis, scratch)
-    kp, x, inv_root = len(basis.d), scratch.solution, scratch.inv_root
+    cholesky.add_inverse(row, kind, rows, fixed, scratch)
+    kp, x, inv_root = len(fixed.d), scratch.solution, scratch.inv_root
     add_times(sums.solutions, piece * kp, x, 0, inv_root, 0, rows.scale, row.number, kp)
 
 
@@ -65,9 +65,9 @@ def _flush(piece, scratch, sums):
 
 
 @entry(nogil=True)
-def _run(counter, work, rows, basis, result, steps, sums):
-    scratch = make_scratch(len(basis.d), work.longest, sums is not None, basis.d)
-    smallest, largest = ends(basis.d)
+def _run(counter, work, rows, fixed, result, steps, sums):
+    scratch = make_scratch(len(fixed.d), work.room, sums is not None, fixed.d)
+    smallest, largest = ends(fixed.d)
     # Arrays of records are named before the loop: an array that is taken out of one counts its references.
     order, bounds, most = work.order, work.bounds, work.most
     kinds, info = work.kind, result.info
@@ -81,18 +81,18 @@ def _run(counter, work, rows, basis, result, steps, sums):
             row = look_ahead(at, stop, order, rows, result)
             if not is_solvable(row.number, smallest, largest, rows, result):
                 continue
-            scale_row(row.number, rows, basis, scratch, rows.prior)
+            scale_row(row.number, rows, fixed, scratch, rows.prior)
             kind = kinds[row.number]
             if steps is not None:
-                info[row.number] = cg.improve(row, steps, most, rows, basis, result, scratch)
+                info[row.number] = cg.improve(row, steps, most, rows, fixed, result, scratch)
             elif sums is not None:
-                info[row.number] = factorise_row(kind & FACTORED, row, work, rows, basis, scratch)
+                info[row.number] = factorise_row(kind & FACTORED, row, work, rows, fixed, scratch)
             else:
-                info[row.number] = solve_row(kind, row, work, rows, basis, scratch)
+                info[row.number] = solve_row(kind, row, work, rows, fixed, scratch)
             if sums is None:
                 _store(row, result, scratch)
             else:
-                _add_sums(row, kind, piece, rows, basis, scratch, sums)
+                _add_sums(row, kind, piece, rows, fixed, scratch, sums)
                 # Rounding grows with the rows that are added in float32; a piece ends with nothing left.
                 if (at - first) % BATCH == BATCH - 1 or at == stop - 1:
                     _flush(piece, scratch, sums)
@@ -100,18 +100,18 @@ def _run(counter, work, rows, basis, result, steps, sums):
 
 
 def solve(
-    work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int, steps: int | None = None
+    work: Work, rows: Rows, fixed: FixedSide, result: Result, n_threads: int, steps: int | None = None
 ) -> None:
     """Solve rows, or improve them by ``steps`` of conjugate gradients; results in the basis of the factors.
 
     Steps start from what ``result.out`` holds. ``result.value`` is then ``(b + r) . p`` with the residual r,
     minus the row's part of the objective at p; a direction of non-positive curvature leaves 1 in ``info``.
     """
-    launch(_run, n_threads, work, rows, basis, result, steps, None)
+    launch(_run, n_threads, work, rows, fixed, result, steps, None)
 
 
 def coupling_sums(
-    parts: Iterable[tuple[Work, Rows, Result]], basis: Basis, n_threads: int
+    parts: Iterable[tuple[Work, Rows, Result]], fixed: FixedSide, n_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """``sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r`` over all rows of some work.
 
@@ -119,13 +119,13 @@ def coupling_sums(
     work is summed in its order by one thread: inverses in the factors' precision over a few rows, in float64
     over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
     """
-    kp = len(basis.d)
-    width = LINE // basis.d.itemsize
+    kp = len(fixed.d)
+    width = LINE // fixed.d.itemsize
     sums = None
     for work, rows, result in parts:
         n = len(work.bounds) - 1
         sums = sums or Sums(np.zeros((n, triangle(width, kp // width))), np.zeros((n, kp)))
-        launch(_run, n_threads, work, rows, basis, result, None, sums)
+        launch(_run, n_threads, work, rows, fixed, result, None, sums)
     assert sums is not None
     return unpack(sums.inverses.sum(axis=0), kp, width), sums.solutions.sum(axis=0)
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 
 from rgals.kernels import diagonal, gram, rows
-from rgals.kernels.row import NOT_POSITIVE, Basis, Result, Rows
+from rgals.kernels.row import NOT_POSITIVE, FixedSide, Result, Rows
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import aligned, empty
@@ -151,9 +151,9 @@ class Solve:
             gram.multiply(block, V, block, self.n_threads)
             self.out[some] = block
 
-    def _basis(self, s: np.ndarray) -> Basis:
+    def _fixed(self, s: np.ndarray) -> FixedSide:
         dtype = self.rotated.dtype
-        return Basis(self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)))
+        return FixedSide(self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)))
 
     def _result(self) -> Result:
         return Result(self.out, np.zeros(self.n_rows), np.zeros(self.n_rows, np.int32))
@@ -169,15 +169,15 @@ class Solve:
     def solve(self, shift: np.ndarray | None = None) -> tuple[np.ndarray, float]:
         """The rows' factors, and ``sum_r b_r . p_r``; ``shift`` is what RGx's item side adds to ``s``."""
         plan, result = self.plan, self._result()
-        basis = self._basis(self.s if shift is None else self.s + shift)
+        fixed = self._fixed(self.s if shift is None else self.s + shift)
         self.out[plan.empty] = self.empty
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
             if len(block.diagonal.order):
-                diagonal.solve(block.diagonal, given, basis, found, self.n_threads)
+                diagonal.solve(block.diagonal, given, fixed, found, self.n_threads)
             for all_work, steps in ((block.iterated, self.steps), (block.exact, None)):
                 for work in plan.launches(block, all_work):  # Ctrl-C is answered between two launches
-                    rows.solve(work, given, basis, found, self.n_threads, steps)
+                    rows.solve(work, given, fixed, found, self.n_threads, steps)
         raise_for_rows(result.info, self.out.dtype, self.first)
         value = float(result.value.sum())
         if not np.isfinite(value):
@@ -191,7 +191,7 @@ class Solve:
         B, solutions = np.zeros((k, k)), np.zeros(k)
         if len(plan.coupled):
             parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
-            B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
+            B, solutions = rows.coupling_sums(parts, self._fixed(self.s), self.n_threads)
             raise_for_rows(result.info, self.out.dtype, self.first)
         inverses, pulled = self._sums_of_diagonal()
         return B[:k, :k] + inverses, solutions[:k] + pulled
@@ -214,7 +214,7 @@ class Solve:
         self.out[plan.empty] = self.out[plan.exact] = 0.0
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
-            diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
+            diagonal.solve(block.diagonal, given, self._fixed(self.s), found, self.n_threads)
         raise_for_rows(result.info, self.out.dtype, self.first)
         return np.diag(total), self.pull(self.out)
 
@@ -223,8 +223,8 @@ class Solve:
         return gram.column_sums(solved, self.side.scale, self.n_threads)
 
 
-def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float, kp: int) -> Basis:
-    """A `Basis` with sums in float64, from a turned table and its sums; ``interaction``: of a row alone."""
+def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float, kp: int) -> FixedSide:
+    """The record, with sums in float64, of a turned table; ``interaction``: of a row alone."""
     d, u, linear = sums
     k, s, diagonal = len(d), np.zeros(kp), np.zeros(kp)
     s[:k] = linear
@@ -235,7 +235,7 @@ def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: f
         padded = empty((len(rotated), kp), rotated.dtype)
         padded[:, :k], padded[:, k:] = rotated, 0.0
         rotated = padded
-    return Basis(rotated.reshape(-1), diagonal, s)
+    return FixedSide(rotated.reshape(-1), diagonal, s)
 
 
 def eigenbasis(G: np.ndarray, u: np.ndarray | None, interaction: float) -> np.ndarray:

@@ -276,8 +276,8 @@ class Plan:
         width = LINE // self.dtype.itemsize
         most = packed_most(self.kp, self.dtype.itemsize)
         packed = min(most, padded(int(n[order].max(initial=0)), width))
-        longest = max(self.kp, CHUNK, packed)  # a packed K x K matrix, a chunk of the primal, a row of CG
-        return Work(order, bounds.astype(np.int64), self.kind[at], self._worth[at], most, longest)
+        room = max(self.kp, CHUNK, packed)  # a packed K x K matrix, a chunk of the primal, a row of CG
+        return Work(order, bounds.astype(np.int64), self.kind[at], self._worth[at], most, room)
 
     def coupled_blocks(self) -> Iterator[tuple[slice, Rows, Work]]:
         """The rows of `coupled` in blocks, dealt out in turn to a fixed number of pieces of work.

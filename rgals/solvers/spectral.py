@@ -7,7 +7,7 @@ import numpy as np
 import scipy.linalg
 
 from rgals.kernels import diagonal, gram
-from rgals.kernels.row import DIAGONAL, Basis, Result, Rows, Work
+from rgals.kernels.row import DIAGONAL, FixedSide, Result, Rows, Work
 from rgals.losses.base import weight_sums
 from rgals.losses.degrees import power
 from rgals.matrix.csr import CSR
@@ -93,7 +93,7 @@ def _multiply(
 ) -> None:
     """``out = diag(left) R diag(right) table``: a half-step whose systems are the identity."""
     nothing = np.zeros(table.shape[1], table.dtype)
-    basis = Basis(table.reshape(-1), nothing, nothing)
+    fixed = FixedSide(table.reshape(-1), nothing, nothing)
     for start, stop, block in matrix.blocks():
         n, counts, solved = block.n_rows, block.row_counts, out[start:stop]
         order, worth, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
@@ -102,7 +102,7 @@ def _multiply(
         values = read_only(block.values.astype(table.dtype, copy=False))
         terms = left[start:stop], right, np.empty((0, 0), table.dtype)
         rows = Rows(block.indptr, block.indices, values, none, none, np.ones(n), *terms)
-        diagonal.solve(work, rows, basis, Result(solved, np.zeros(n), np.zeros(n, np.int32)), n_threads)
+        diagonal.solve(work, rows, fixed, Result(solved, np.zeros(n), np.zeros(n, np.int32)), n_threads)
 
 
 def _terms(scale: np.ndarray, column: int) -> np.ndarray:

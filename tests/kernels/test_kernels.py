@@ -18,7 +18,7 @@ from numba import njit
 
 from rgals.kernels import gram, plain_rows, queue, triangles
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.row import Basis, Result
+from rgals.kernels.row import FixedSide, Result
 from rgals.kernels.rows import coupling_sums, unpack
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
@@ -257,9 +257,9 @@ def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
     weighted = np.isin(np.arange(n_rows), plan.coupled)
     np.testing.assert_array_equal(weighted, (counts > 0) & (scale > 0) & (np.arange(n_rows) != 11))
     result = Result(np.empty((n_rows, K), dtype), np.zeros(n_rows), np.zeros(n_rows, np.int32))
-    basis = Basis(factors.reshape(-1), d, s)
+    fixed = FixedSide(factors.reshape(-1), d, s)
     parts = [(work, rows, result) for _, rows, work in plan.coupled_blocks()]
-    B, solutions = coupling_sums(parts, basis, threads)
+    B, solutions = coupling_sums(parts, fixed, threads)
     info, kp, values = result.info, K, matrix.values
     assert not info.any()
     expected, expected_solutions = np.zeros((kp, kp)), np.zeros(kp)

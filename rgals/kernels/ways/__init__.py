@@ -19,18 +19,18 @@ def _before(way: Way, others: Callable[..., Any]) -> Callable[..., Any]:
     mask = FACTORED if own <= FACTORED else own
 
     @inner(forceinline=True)
-    def solve_row(kind, row, work, rows, basis, scratch):
-        code = solve(row, work, rows, basis, scratch) if kind & mask == own else NEXT
-        return others(kind, row, work, rows, basis, scratch) if code == NEXT else code
+    def solve_row(kind, row, work, rows, fixed, scratch):
+        code = solve(row, work, rows, fixed, scratch) if kind & mask == own else NEXT
+        return others(kind, row, work, rows, fixed, scratch) if code == NEXT else code
 
     return solve_row
 
 
 def _chain(ways: Iterable[Way]) -> Callable[..., Any]:
-    """A compiled function (kind, row, work, rows, basis, scratch) that tries them, the last one first."""
+    """A compiled function (kind, row, work, rows, fixed, scratch) that tries them, the last one first."""
 
     @inner(forceinline=True)
-    def solve_row(kind, row, work, rows, basis, scratch):
+    def solve_row(kind, row, work, rows, fixed, scratch):
         return NEXT
 
     for way in ways:

@@ -66,7 +66,7 @@ def _move(e, x, r, p, image, alpha, n_blocks):
 
 
 @inner(forceinline=True)
-def _pack(start, n, number, rows, basis, scratch):
+def _pack(start, n, number, rows, fixed, scratch):
     """Rows ``sqrt(|m_k|) D^-1/2 f_k`` in ``x``, the signs of their weights, and ``w`` with ``b += X^T w``.
 
     A positive without weight gets a row too, so that its linear term counts, and the sign 0. Returns the
@@ -74,7 +74,7 @@ def _pack(start, n, number, rows, basis, scratch):
     """
     # A weight m becomes its sign s and the row sqrt(|m|) D^-1/2 f, so that X^T S X is sum_k m_k f_k f_k^T in
     # the scaled system; without weight the row is D^-1/2 f with s = 0 and w = l.
-    kp, w = len(basis.d), LINE // basis.d.itemsize
+    kp, w = len(fixed.d), LINE // fixed.d.itemsize
     roots, sign = scratch.roots, scratch.sign
     n_positive, n_negative = gather_weights(start, start + n, number, rows, scratch)
     for i in range(n):
@@ -88,18 +88,18 @@ def _pack(start, n, number, rows, basis, scratch):
         sign[i] = 0.0
     scale = scratch.inv_root
     x, cols = scratch.x, scratch.cols
-    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, kp // w, 1.0)
+    gather_scaled(x, 0, fixed.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, kp // w, 1.0)
     return padded, n_negative
 
 
 @inner(inline="always")  # numba's own inlining: it is compiled once less
-def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
+def _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, steps):
     """Up to ``steps`` steps, until ``r . r <= enough``.
 
     A row of at most ``most`` positives is packed already, ``n`` rows of it; a longer one is packed in pieces
     at every step. Returns whether a direction has no positive curvature, and what the next call is given.
     """
-    n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
+    n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     r, p, image = scratch.rest, scratch.direction, scratch.image
     # Hestenes and Stiefel: p = r + beta p, alpha = r . r / p . A p, x += alpha p, r -= alpha A p.
     for _step in range(steps):
@@ -109,7 +109,7 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
         start = row.begin
         while start < row.end:  # image = p + X^T S X p
             if row.end - row.begin > most:
-                n, _ = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
+                n, _ = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
             add_normal(image, 0, scratch.x, 0, p, 0, scratch.sign, 0, n, n_blocks)
             start += most
         curvature = dot(p, 0, image, 0, len(p))
@@ -121,25 +121,25 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
 
 
 @inner
-def solve(row, work, rows, basis, scratch):
+def solve(row, work, rows, fixed, scratch):
     """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero; see `Way`.
 
     It gives up if a weight is negative, a factorisation would cost less, or something is not finite.
     """
     worth, most = work.worth[row.number], work.most
     # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
-    eps = np.finfo(basis.d.dtype).eps
-    n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
+    eps = np.finfo(fixed.d.dtype).eps
+    n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     b, x = scratch.right, scratch.solution
     # b = c + X^T w in a vector of its own: where this gives up, the factorisation starts from c again.
     copy(b, 0, scratch.rhs, 0, len(b))
     n = 0
     for start in range(row.begin, row.end, most):
-        n, n_negative = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
+        n, n_negative = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
         if n_negative > 0:
             return NEXT
         add_transposed(b, 0, scratch.x, 0, scratch.w, 0, n, n_blocks)
-    ask_for_next(row, rows, basis)
+    ask_for_next(row, rows, fixed)
     # From x = 0 the residual is b.
     zero(x, 0, len(x))
     zero(scratch.image, 0, len(x))
@@ -147,7 +147,7 @@ def solve(row, work, rows, basis, scratch):
     enough = right * (CLOSE * eps) ** 2
     beta = x.dtype.type(0.0)
     for done in range(_LOOK, 2 * worth, _LOOK):
-        failed, rr, beta = _descend(row, n, most, rows, basis, scratch, rr, beta, enough, _LOOK)
+        failed, rr, beta = _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, _LOOK)
         if failed:
             return NEXT
         if done == _LOOK:
@@ -163,14 +163,14 @@ def solve(row, work, rows, basis, scratch):
 
 
 @inner
-def improve(row, steps, most, rows, basis, result, scratch):
+def improve(row, steps, most, rows, fixed, result, scratch):
     """Improve a row by ``steps`` steps from what ``result.out`` holds.
 
     Leaves the solution and ``b + r``, the right-hand side plus the residual, in ``scratch``: half of the
     objective's part is minus their product. Returns 1 where a direction has no positive curvature, which
     takes a negative weight, else 0.
     """
-    k, n_blocks = result.out.shape[1], len(basis.d) // (LINE // basis.d.itemsize)
+    k, n_blocks = result.out.shape[1], len(fixed.d) // (LINE // fixed.d.itemsize)
     b, x, image = scratch.rhs, scratch.solution, scratch.image
     # x = D^1/2 p, so that the current factor is the start of the scaled system.
     zero(x, 0, len(x))
@@ -179,12 +179,12 @@ def improve(row, steps, most, rows, basis, result, scratch):
     # The right-hand side and the operator at the start, in one pass over the positives.
     n = 0
     for start in range(row.begin, row.end, most):
-        n, _ = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
+        n, _ = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
         add_normal_and_right(image, 0, b, 0, scratch.x, 0, x, 0, scratch.sign, 0, scratch.w, 0, n, n_blocks)
-    ask_for_next(row, rows, basis)
+    ask_for_next(row, rows, fixed)
     rr = _residual(scratch.rest, scratch.direction, b, image, n_blocks)
     enough = dot(b, 0, b, 0, len(b)) * np.finfo(x.dtype).eps ** 2
-    failed, _, _ = _descend(row, n, most, rows, basis, scratch, rr, x.dtype.type(0.0), enough, steps)
+    failed, _, _ = _descend(row, n, most, rows, fixed, scratch, rr, x.dtype.type(0.0), enough, steps)
     add(b, 0, scratch.rest, 0, len(b))
     return 1 if failed else 0
 

@@ -18,23 +18,23 @@ CHUNK = 128  # positives packed at once by the primal: with K = 64 they stay in 
 
 
 @inner
-def dual(row, work, rows, basis, scratch):
+def dual(row, work, rows, fixed, scratch):
     """Solve in the dual; see `Way`."""
-    kp, w = len(basis.d), LINE // basis.d.itemsize
+    kp, w = len(fixed.d), LINE // fixed.d.itemsize
     n, n_blocks = row.end - row.begin, kp // w
     n_panels = (n + w - 1) // w
     x, c, z, scale = scratch.x, scratch.c, scratch.rest, scratch.inv_root
     # What carries no weight belongs to c, the part of the right-hand side outside the low rank.
     n_positive, _ = gather_weights(row.begin, row.end, row.number, rows, scratch)
     if n_positive < n:
-        add_unweighted(n, basis, scratch)
+        add_unweighted(n, fixed, scratch)
     copy(scratch.solution, 0, scratch.rhs, 0, kp)
     copy(z, 0, scratch.w, 0, n_panels * w)
     # X as plain rows; the matrix I + X X^T from them, four by four.
     padded = (n + 3) // 4 * 4
     cols, roots = scratch.cols, scratch.roots
-    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, n_blocks, 1.0)
-    ask_for_next(row, rows, basis)
+    gather_scaled(x, 0, fixed.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, n_blocks, 1.0)
+    ask_for_next(row, rows, fixed)
     identity(c, 0, n_panels)
     rows_gram_add(c, 0, x, 0, n, n_blocks)
     if rows.linear[row.number] != 0.0 or n_positive < n or len(rows.prior):  # else c = 0
@@ -47,9 +47,9 @@ def dual(row, work, rows, basis, scratch):
 
 
 @inner
-def primal(row, work, rows, basis, scratch):
+def primal(row, work, rows, fixed, scratch):
     """Solve in the primal; see `Way`."""
-    kp, w = len(basis.d), LINE // basis.d.itemsize
+    kp, w = len(fixed.d), LINE // fixed.d.itemsize
     n_blocks, stride = kp // w, CHUNK * w
     x, c, scale = scratch.x, scratch.c, scratch.inv_root
     # I + X^T X is summed over chunks of positives whose panels stay in the cache.
@@ -63,14 +63,14 @@ def primal(row, work, rows, basis, scratch):
             if (n_positive if sign > 0 else n_negative) == 0:
                 continue
             # Panels of columns: row i of each from positive i where sign * root > 0, zero elsewhere.
-            _columns(depth, scale, sign, stride, basis, scratch)
+            _columns(depth, scale, sign, stride, fixed, scratch)
             if start + n == row.end and sign > 0:
-                ask_for_next(row, rows, basis)
+                ask_for_next(row, rows, fixed)
             gram_add(c, 0, x, 0, stride, depth, n_blocks, sign)
             for b in range(n_blocks):
                 panel_product(scratch.rhs, b * w, x, b * stride, scratch.w, 0, depth, 1.0)
         if n_positive + n_negative < n:
-            add_unweighted(n, basis, scratch)
+            add_unweighted(n, fixed, scratch)
     code = cholesky(c, 0, scratch.inverse, 0, n_blocks)
     copy(scratch.solution, 0, scratch.rhs, 0, kp)
     if code == 0:
@@ -79,20 +79,20 @@ def primal(row, work, rows, basis, scratch):
 
 
 @inner
-def _columns(n, scale, sign, stride, basis, scratch):
+def _columns(n, scale, sign, stride, fixed, scratch):
     """Panels of columns of the rows ``scale f_k max(sign root_k, 0)``."""
-    kp, w = len(basis.d), LINE // basis.d.itemsize
+    kp, w = len(fixed.d), LINE // fixed.d.itemsize
     x, cols, roots = scratch.x, scratch.cols, scratch.roots
-    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, w, stride, kp, n, kp // w, sign)
+    gather_scaled(x, 0, fixed.factors, 0, scale, 0, cols, 0, roots, 0, w, stride, kp, n, kp // w, sign)
 
 
 WAYS = (Way(DUAL, "dual", dual), Way(PRIMAL, "primal", primal))
 
 
 @inner(forceinline=True)
-def add_inverse(row, kind, rows, basis, scratch):
+def add_inverse(row, kind, rows, fixed, scratch):
     """Add ``scale^2 A^-1`` of a row that has just been factored to ``scratch.batch``."""
-    kp, w = len(basis.d), LINE // basis.d.itemsize
+    kp, w = len(fixed.d), LINE // fixed.d.itemsize
     n_blocks = kp // w
     batch, c, x, scale = scratch.batch, scratch.c, scratch.x, scratch.inv_root
     square = rows.scale[row.number] * rows.scale[row.number]
@@ -105,7 +105,7 @@ def add_inverse(row, kind, rows, basis, scratch):
         for j in range(kp):
             tile = triangle(w, j // w) + j // w * w * w
             batch[tile + j % w * (w + 1)] += square * scale[j] ** 2
-        _columns(depth, over, 1.0, depth * w, basis, scratch)
+        _columns(depth, over, 1.0, depth * w, fixed, scratch)
         for b in range(n_blocks):
             panel_solve(c, 0, scratch.inverse, 0, x, b * depth * w, 0, n_panels)
         gram_add(batch, 0, x, 0, depth * w, n, n_blocks, -square)

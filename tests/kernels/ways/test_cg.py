@@ -9,7 +9,7 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 
 from rgals import NumericalError
 from rgals.kernels.compile import entry
-from rgals.kernels.row import NEXT, Basis, Row, Rows, Work, make_scratch
+from rgals.kernels.row import NEXT, FixedSide, Row, Rows, Work, make_scratch
 from rgals.kernels.ways import cg
 from rgals.losses import IALS, RG2, Degrees
 from rgals.matrix.validate import as_csr
@@ -82,12 +82,12 @@ def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, m
 
 
 @entry
-def solve_alone(rows, basis, work):
+def solve_alone(rows, fixed, work):
     n = len(rows.indices)
-    scratch = make_scratch(len(basis.d), n + 16, False, basis.d)
+    scratch = make_scratch(len(fixed.d), n + 16, False, fixed.d)
     scratch.inv_root[:] = 1.0
     scratch.rhs[:] = 1.0
-    return cg.solve(Row(0, 0, n, 0, 0), work, rows, basis, scratch), scratch
+    return cg.solve(Row(0, 0, n, 0, 0), work, rows, fixed, scratch), scratch
 
 
 def run_alone(X, weights, most=None):
@@ -99,10 +99,10 @@ def run_alone(X, weights, most=None):
     terms = np.array([[1, 0, 1, 0]], X.dtype), np.empty((0, 4), X.dtype), np.empty((0, 0), X.dtype)
     positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
     rows = Rows(*positives, numbers, numbers, numbers, *terms)
-    basis = Basis(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
+    fixed = FixedSide(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
     one, worth = np.zeros(1, np.int64), plan.steps_worth(np.array([n]), K)
     work = Work(one, np.array([0, 1]), np.full(1, cg.CG, np.int8), worth, most or n + 16, n + 16)
-    code, scratch = solve_alone(rows, basis, work)
+    code, scratch = solve_alone(rows, fixed, work)
     assert code in (0, NEXT)
     return code == 0, scratch.solution, scratch.rhs
 
