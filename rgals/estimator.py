@@ -276,7 +276,8 @@ class RGALS(
             if of_items is not None:
                 of_items.regress(items)
                 alone = np.flatnonzero((problem.items.row_counts == 0) & of_items.described)
-                items[alone] = of_items.predict(self.K, alone)
+                for some in np.array_split(alone, len(alone) // 4096 + 1):  # in float64
+                    items[some] = of_items.predict(self.K, some)
                 shown = with_scale(items, scored)
             if of_users is not None:
                 of_users.regress(factors.pop("user_factors"))  # gone before the last half-step makes others

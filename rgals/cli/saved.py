@@ -63,6 +63,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
         told = Given(rows, timestamp=getattr(rows, "times", None))
         shown, truth = split_interactions(told, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         fixed, state, known = model._read_rows(shown)
+        fixed._warn_without_features(state, "--fold-in")
         figures = evaluate(fixed._ranking(state, fixed._fold_in(state, known)), shown, truth, **how)
     else:
         truth = data.matrix if data.split is None else data.test

@@ -133,10 +133,7 @@ class ClusterALS(ALS):
         return super().step(iteration)
 
     def finish(self) -> tuple[list[Any], list[Any], list[str]]:
-        """Futures of users and items, and what to warn of.
-
-        The last user half-step is made as a fold-in makes it: lengths are right then.
-        """
+        """Futures of users and items, and what to warn of; the last half-step is made as a fold-in is."""
         problem, graphs = cast(Any, self.problem), self.backend.graphs
         items = self._items
         users = self._users = self.backend.half_step(problem.users, items, problem.users).factors

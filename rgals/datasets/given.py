@@ -49,10 +49,11 @@ class Given:
         """The matrix, with times where there are some."""
         return self.matrix if self.timestamp is None else TimedMatrix.of(self.matrix, self.timestamp)
 
-    def warned(self, name: str = "X") -> "Given":
+    def warned(self, name: str = "X", update: bool = False) -> "Given":
         """Itself, with a warning where marked test interactions are about to be fitted."""
-        advice = f"fit({name}.train, user_ids={name}.user_ids, item_ids={name}.item_ids) leaves them out"
-        advice += f", and {_READ}(..., split=None) reads no marks"
+        advice = f"{_READ}(..., split=None) reads no marks"
+        if name == "X" and not update:
+            advice = f"fit(X.train, user_ids=X.user_ids, item_ids=X.item_ids) leaves them out, and {advice}"
         warn_of_marks(self.n_marked, advice, name)
         return self
 

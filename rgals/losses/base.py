@@ -19,6 +19,7 @@ Solvers see these arrays only; a new loss is one class with one method.
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -152,8 +153,12 @@ def takes_dislikes(model: Any) -> bool:
     loss = getattr(model, "loss", None)
     several = loss if isinstance(loss, list | tuple) else [loss]
     # What a space of `RGALSCV` says of them goes before the loss, and the search refuses the others.
-    found = "dislikes" in (getattr(model, "space", None) or ())
-    return found or all(getattr(one, "dislikes", False) for one in several)
+    space = getattr(model, "space", None)
+    if isinstance(space, Mapping) and any(
+        "dislikes" in part for part in (space, *space.values()) if isinstance(part, Mapping)
+    ):
+        return True
+    return all(getattr(one, "dislikes", False) for one in several)
 
 
 def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndarray, np.ndarray]:

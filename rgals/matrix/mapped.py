@@ -108,11 +108,11 @@ class Computed(Column):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers from ``start`` on, before ``stop``."""
-        return self.make(start, stop)
+        return self.make(start, stop).astype(self.dtype, copy=False)
 
     def mapped(self) -> np.ndarray:
         """All numbers."""
-        return self.make(0, self.size)
+        return self.read(0, self.size)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class SGDRanker(Trained, BaseEstimator):
         found = setting(self, Degrees.of(matrix)) if left else {}
         return {name: found[name] for name in left}
 
-    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool) -> None:
+    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, judged: bool) -> None:
         kind, needed = get_loss(self.loss).kind, fit_bytes(self, matrix, dtype.itemsize)
         sizes = [f"batch_size={self.batch_size or BATCH[kind]}", f"n_negatives={self.n_negatives}"]
         admit(needed + weights, self, matrix, dtype, split, *sizes[: 1 + (kind != "full")])

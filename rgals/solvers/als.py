@@ -176,6 +176,7 @@ class ALS:
         self._users, self._items = self.backend.upload(users), self.backend.upload(items)
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
+            prior.turn(None if (basis := state.get("item_basis")) is None else basis.T)
 
 
 def restored(state: dict[str, np.ndarray], side: str) -> np.ndarray:

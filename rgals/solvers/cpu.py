@@ -73,7 +73,7 @@ class Solve:
         #: What rows are pulled to; coefficients of the fixed rows, where the plan has none.
         self.prior: np.ndarray | None = None
         self.col_terms: np.ndarray | None = None
-        self.empty, self.offset = np.zeros((1, self.k), self.out.dtype), 0.0
+        self.offset = 0.0
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         """All phases, where both sides are in this memory."""
@@ -112,10 +112,11 @@ class Solve:
         table = self.out if once else empty(self.out.shape, self.out.dtype)
         # ``sum_r ridge_r |F_r W|^2 + reg |W|^2``.
         self.offset = float((prior.moments(self.k, self.side.ridge) @ V * weights).sum())
-        self.empty = prior.features[self.plan.empty] @ weights
-        if not (np.abs(self.empty) <= np.finfo(self.out.dtype).max).all():
-            raise NumericalError(f"features predict factors beyond {self.out.dtype}; scale the features")
-        prior.predict_into(table, weights, self.n_threads)
+        with np.errstate(over="ignore"):
+            prior.predict_into(table, weights, self.n_threads)
+        for start in range(0, len(self.plan.empty), _AT_ONCE):
+            if not np.isfinite(table[self.plan.empty[start : start + _AT_ONCE]]).all():
+                raise NumericalError(f"features predict factors beyond {table.dtype}; scale the features")
         self.prior = table
 
     def _eigenbasis(self) -> np.ndarray:
@@ -170,7 +171,10 @@ class Solve:
         """The rows' factors, and ``sum_r b_r . p_r``; ``shift`` is what RGx's item side adds to ``s``."""
         plan, result = self.plan, self._result()
         fixed = self._fixed(self.s if shift is None else self.s + shift)
-        self.out[plan.empty] = self.empty
+        if self.prior is None:
+            self.out[plan.empty] = 0.0
+        elif self.prior is not self.out:
+            self.out[plan.empty] = self.prior[plan.empty]
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
             if len(block.diagonal.order):

@@ -81,11 +81,11 @@ class Trained(FactorRanker):
         return super().set_params(**params)  # type: ignore[misc]
 
     @abstractmethod
-    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool) -> None:
+    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, judged: bool) -> None:
         """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
 
         ``weights``: bytes of what takes the place of the matrix's values.
-        ``split``: early stopping holds a part of the matrix out.
+        ``split``: early stopping holds a part of the matrix out. ``judged``: by validation, every iteration.
         """
 
     @abstractmethod
@@ -187,7 +187,10 @@ class Trained(FactorRanker):
         given.values = weighting.kind  # as a checkpoint keeps it
         tables = any(priors) and (given.solver == "pcg" or given._get_loss(given.loss).couples_items())
         room = weighting.bytes(matrix) + prior_bytes(priors, given.K, dtype.itemsize * tables)
-        given._check_memory(matrix, dtype, weights=room, split=split)
+        if given.early_stopping and priors[0] is not None:  # by the best users its weights are found
+            room += matrix.n_rows * given.K * dtype.itemsize
+        judged = given.early_stopping or validation is not None
+        given._check_memory(matrix, dtype, weights=room, split=split, judged=judged)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(given, weighted, labels, validation, seed, names, columns)

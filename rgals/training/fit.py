@@ -1,7 +1,6 @@
 """The parts of an ALS fit: where it starts and ends, parameters and memory checked, what is kept of it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -99,7 +98,6 @@ def served(
     """Users after an iteration with hard negatives as a fit that ends there publishes them."""
     side, items = sides_of(problem)[0], without_scale(now.item_factors, scored)
     if side.prior is not None:  # its weights, in the basis of what is shown
-        side = replace(side, prior=replace(side.prior))
         side.prior.regress(now.user_factors)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
     hard = read_hard_negatives(model.hard_negatives)
@@ -211,7 +209,9 @@ def choose_mean(model: Any, matrix: CSR, priors: Priors) -> dict[str, Any]:
     return {"user_mean": able and wants_mean(Degrees.of(matrix))}
 
 
-def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool) -> None:
+def check_memory(
+    model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, judged: bool
+) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
     stored, init, closed = isinstance(matrix, StoredCSR), choose_init(model, matrix), 0
     if stored:
@@ -220,6 +220,9 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, spli
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     if model.solver == "svd" or init == CLOSED_FORM:
         closed = closed_form.scratch_bytes(*size, model.K, itemsize, valued)
+    drawn = (0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads)
+    if hard is not None and judged:  # users as they are served, in every iteration
+        drawn = drawn[0] + drawn[1] + matrix.n_rows * model.K * itemsize, drawn[1]
     needed = _memory.fit_bytes(
         *size,
         model.K,
@@ -232,7 +235,7 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, spli
         closed_form=closed,
         iterates=model.solver != "svd",
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
-        hard=(0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads),
+        hard=drawn,
         blocks=None if split or not stored else 3 * BLOCK,
     )
     if model.readout_exponent:  # what scores, beside what was solved

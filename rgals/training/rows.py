@@ -33,6 +33,11 @@ class OfRows(FactorRanker):
         refuse_unknown(unknown, "X")
         return fixed, state, check_matrix(fixed, matrix, state.item_factors.dtype.type, state)
 
+    def _warn_without_features(self, state: Snapshot, what: str, advice: str = "") -> None:
+        """Warn where users are about to be folded in without what the fit knew of them."""
+        if state.priors[0] is not None and not state.priors[0].mean:
+            warn(f"{what} judges users without the features that the fit had{advice}")
+
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
 
@@ -95,8 +100,8 @@ class OfRows(FactorRanker):
         found = given(X)
         fixed, state, rows = self._read_rows(found)
         rows, prior, _ = state.described(rows, user_features, found.user_ids)
-        if prior is None and state.priors[0] is not None and not state.priors[0].mean:
-            warn("score judges users without the features that the fit had; give it user_features")
+        if prior is None:
+            fixed._warn_without_features(state, "score", "; give it user_features")
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         if not hidden.nnz:
             raise InputError(f"X (shape {rows.shape}) has no row of two interactions, to hide one of them")

@@ -131,7 +131,7 @@ class Watch:
             now.record[model.metric] = float(figures[model.metric])
             now.record["evaluation_seconds"] = time.perf_counter() - started
         if self.keeps:
-            (best, iteration, _), figure = self.best, now.record[model.metric]
+            (best, iteration), figure = self.best[:2], now.record[model.metric]
             if figure > best or iteration == 0:
                 self.best = figure, now.iteration, {}  # the old are gone before the next are copied
                 kept = {name: getattr(now, name).copy() for name in now._steps.outcome}

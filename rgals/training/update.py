@@ -168,7 +168,7 @@ class Updated(FoldIn):
         dtype, n_users, n_items = state.item_factors.dtype, len(state.user_factors), len(state.item_factors)
         if X is None or (is_frame(X) and not len(X)):  # a day on which nothing happened
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
-        found = given(X, columns).warned()
+        found = given(X, columns).warned(update=True)
         if not found.labelled:
             self._check_names(found, "X")
             rows = check_matrix(self, found.matrix, dtype.type, state)

@@ -95,6 +95,7 @@ def find(
         kinds = its.get("values", values)
         several = isinstance(kinds, list)
         kinds = [weigh(k, prepared.whole).kind if k == AUTO else k for k in (kinds if several else [kinds])]
+        kinds = list(dict.fromkeys(kinds))
         its |= {"values": kinds if several else kinds[0]} if "values" in its else {}
         spaces[name] = make_space(one, Weighting.of(kinds[0] if kinds else "raw", train).rows(train), its)
     rows: list[dict[str, Any]] = []
@@ -122,7 +123,9 @@ def find(
         measures = [Measurement(losses[name], name, space, *same) for name, space in spaces.items()]
         for measure in measures:
             measure.check()
-            if prepared.whole.has_dislikes and not measure.space.fixed.get("dislikes", measure.loss.dislikes):
+            asked = measure.space.fixed.get("dislikes", measure.loss.dislikes)
+            choices = getattr(measure.space.dimensions.get("dislikes"), "options", (asked,))
+            if prepared.whole.has_dislikes and not all(choices):
                 as_csr(prepared.final)  # refuses them
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
         kept = max(reserve_for_weights(measure, SHARE * budget) for measure in measures)
