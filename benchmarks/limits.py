@@ -7,7 +7,7 @@ Calibrated in the same run: float32 matrix products (peak), the very rows of 4 K
 for, gathered from a table and summed (cache), copies of large arrays (memory). The limit of an iteration is::
 
     sum over both half-steps of   Gramian + half of the product by the basis (flops)
-                                + Cholesky factor and its inverse (float64, one core), of which a basis takes more
+                                + Cholesky factor and its inverse (float64, one core); a basis takes more
                                 + the largest of flops of the rows, bytes gathered, compulsory memory traffic
 
 with ``min(dual, primal, iterated)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``,

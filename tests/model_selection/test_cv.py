@@ -609,7 +609,7 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
     assert found.loss_.dislikes and found.seen_.min() == -1
     more = RGALSCV(loss=IALS(dislikes=True), **OPTIONS).fit(X)  # enough for hard negatives
     with pytest.raises(ParameterError, match="space=5"):
-        RGALSCV(loss="ials", space=5, **SHORT).fit(X)
+        RGALSCV(loss="ials", space=5, **SHORT).fit(data)
     with pytest.raises(InputError, match="Negative values"):
         RGALSCV(loss=IALS(dislikes=True), space={"dislikes": [True, False]}, **SHORT).fit(X)
     nested = RGALSCV(loss="ials", space={"ials": {"dislikes": True}}, **SHORT).fit(X)
