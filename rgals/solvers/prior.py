@@ -175,12 +175,15 @@ def mean_prior(counts: np.ndarray, reg: float, weights: np.ndarray | None = None
     return Prior(sp.csr_array((ones, zeros, edges), shape=(len(counts), 1)), reg, None, weights, True)
 
 
-def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int) -> int:
-    """Bytes that the features of both sides take in a fit, beside all else; ``itemsize``: of tables, or 0."""
-    total = 0
-    for (n, d), nnz in ((p.features.shape, p.features.nnz) for p in priors if p is not None):
-        # The weights and what conjugate gradients keep beside them; where solutions do not take its place a
-        # table of predictions; some rows of them in float64.
-        total += 8 * K * (6 * d + 4 * min(n, _AT_ONCE)) + itemsize * K * n
-        total += 56 * nnz + (24 * d * d if d <= DIRECT else 0)
-    return total
+def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bool, bool]) -> int:
+    """Bytes that the features of both sides take in a fit, beside all else."""
+    # `tables`: whether solutions do not take the place of a side's predictions, which are there for a while.
+    total, table = 0, 0
+    for prior, apart in zip(priors, tables, strict=True):
+        if prior is None:
+            continue
+        (n, d), nnz = prior.features.shape, prior.features.nnz
+        # The weights and what conjugate gradients keep beside them; some predictions in float64.
+        total += 8 * K * (6 * d + 4 * min(n, _AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
+        table = max(table, itemsize * K * n * apart)
+    return total + table

@@ -185,8 +185,10 @@ class Trained(FactorRanker):
         priors = with_mean(given, matrix, priors)
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        tables = any(priors) and (given.solver == "pcg" or given._get_loss(given.loss).couples_items())
-        room = weighting.bytes(matrix) + prior_bytes(priors, given.K, dtype.itemsize * tables)
+        room = weighting.bytes(matrix)
+        if any(priors):
+            steps, coupled = given.solver == "pcg", given._get_loss(given.loss).couples_items()
+            room += prior_bytes(priors, given.K, dtype.itemsize, (steps, steps or coupled))
         if given.early_stopping and priors[0] is not None:  # by the best users its weights are found
             room += matrix.n_rows * given.K * dtype.itemsize
         judged = given.early_stopping or validation is not None
