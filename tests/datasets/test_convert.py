@@ -341,6 +341,7 @@ def test_ids_of_two_kinds_are_refused(tmp_path):
 def test_integers_of_text_are_those_of_parquet(order, tmp_path, monkeypatch):
     """Whichever file is the first, and where numbers follow."""
     monkeypatch.setattr(numbering, "_FIRST", 4)
+    monkeypatch.setattr(module, "of_process", lambda which: 0)  # whatever else it holds
     users, items = np.random.default_rng(0).integers(-40, 40, (2, 600))
     files = [tmp_path / name for name in ("a.parquet", "b.csv", "c.jsonl")]
     pq.write_table(pa.table({"user": pa.array(users[:200], pa.int16()), "item": items[:200]}), files[0])
