@@ -236,7 +236,7 @@ class RGALS(
                 solver = "exact" if solver == "shared" else solver
                 # As they are folded in, where drawn pairs do not tell: by the best items that users lack.
                 task.watch.plain = plain
-                task.watch.serve = partial(fit.served, self, problem, coefficients, scored)
+                task.watch.serve = partial(fit.served, self, problem, coefficients, hard, scored)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             init = fit.choose_init(self, train, task.store)

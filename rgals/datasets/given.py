@@ -52,7 +52,7 @@ class Given:
     def warned(self, name: str = "X", update: bool = False) -> "Given":
         """Itself, with a warning where marked test interactions are about to be fitted."""
         advice = f"{_READ}(..., split=None) reads no marks"
-        if name == "X" and not update:
+        if not update:
             advice = f"fit(X.train, user_ids=X.user_ids, item_ids=X.item_ids) leaves them out, and {advice}"
         warn_of_marks(self.n_marked, advice, name)
         return self

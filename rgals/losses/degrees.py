@@ -52,15 +52,25 @@ class Degrees:
 
     def with_users(self, rows: CSR) -> "Degrees":
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
-        likes, pairs, reference = rows.likes, rows.row_counts, self.reference or self
-        found = replace(self, user_sum=likes.row_sums, user_count=likes.row_counts, user_pairs=pairs)
-        return replace(found, reference=reference)
+        likes = rows.likes
+        return replace(
+            self,
+            user_sum=likes.row_sums,
+            user_count=likes.row_counts,
+            user_pairs=rows.row_counts,
+            reference=self.reference or self,
+        )
 
     def with_items(self, columns: CSR) -> "Degrees":
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
-        likes, pairs, reference = columns.likes, columns.row_counts, self.reference or self
-        found = replace(self, item_sum=likes.row_sums, item_count=likes.row_counts, item_pairs=pairs)
-        return replace(found, reference=reference)
+        likes = columns.likes
+        return replace(
+            self,
+            item_sum=likes.row_sums,
+            item_count=likes.row_counts,
+            item_pairs=columns.row_counts,
+            reference=self.reference or self,
+        )
 
     def alone(self) -> "Degrees":
         """The same without the matrix, for what outlives a fit."""

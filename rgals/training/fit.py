@@ -93,15 +93,18 @@ def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
 
 
 def served(
-    model: Any, problem: Problem, coefficients: Coefficients, scored: np.ndarray | None, now: Iteration
+    model: Any,
+    problem: Problem,
+    coefficients: Coefficients,
+    hard: HardNegatives,
+    scored: np.ndarray | None,
+    now: Iteration,
 ) -> np.ndarray:
     """Users after an iteration with hard negatives as a fit that ends there publishes them."""
     side, items = sides_of(problem)[0], without_scale(now.item_factors, scored)
     if side.prior is not None:  # its weights, in the basis of what is shown
         side.prior.regress(now.user_factors)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
-    hard = read_hard_negatives(model.hard_negatives)
-    assert hard is not None
     return fold_in(problem.users, items, side, coefficients, hard, backend, model.n_jobs)
 
 

@@ -319,7 +319,7 @@ class Updated(FoldIn):
         """The published state, that with full histories of users (side 0) or items, and who these are."""
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
-        found, known = given(X, columns, name).warned(name), (old.users, old.items)
+        found, known = given(X, columns, name).warned(name, update=True), (old.users, old.items)
         labels = [old.user_ids, old.item_ids]
         found.refuse_beside(**{f"{what}s": ids})
         own = (found.user_ids, found.item_ids)[side]
