@@ -284,18 +284,17 @@ def evaluate_segments(
     if not len(rows):
         raise InputError(f"test (shape {truth.shape}) holds no interaction outside train")
     _warn_of_fitted(judged, rows)
-    if by == "activity":
-        side, known, places = 0, judged.history.row_counts, truth.rows
-    else:
-        side, known, places = 1, popularity, truth.indices
+    side, known = (0, judged.history.row_counts) if by == "activity" else (1, popularity)
     counts = np.append(known, np.zeros(truth.shape[side] - len(known), np.int64))
     lows = _lows(bins, counts, counts) if side else _lows(bins, counts[rows], np.ones(len(rows)))
-    group = np.searchsorted(lows, counts, side="right")[places]
+    group = np.searchsorted(lows, counts, side="right")  # of every user or item
+    liked, disliked = (group[part.indices if side else part.rows] for part in (truth, judged.disliked))
     found = {}
-    for k in np.unique(group):
+    for k in np.unique(liked):
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
         name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
-        part = replace(judged, truth=truth.where(group == k))
+        own = truth.where(liked == k), judged.disliked.where(disliked == k)
+        part = replace(judged, truth=own[0], disliked=own[1])
         found[name] = figures(part, wanted, users_with_truth(part, None, wanted), n_jobs)[0]
     return found
 

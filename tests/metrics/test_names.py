@@ -139,6 +139,21 @@ def test_segments_by_popularity_judge_the_same_lists_by_some_items(parts):
 
 
 @pytest.mark.parametrize("by", ["activity", "popularity"])
+def test_dislikes_belong_to_the_group_of_their_user_or_item(parts, by):
+    model, train, test = parts
+    test.data[::3] = -1
+    found = evaluate_segments(model, train, test, "dislike_rate@10", by=by, bins=(1, 10))
+    sums = np.asarray(train.astype(bool).sum(axis=1 if by == "activity" else 0))
+    masks = {"0": sums == 0, "1-9": (sums > 0) & (sums < 10), "10+": sums >= 10}
+    assert len(found) >= 2
+    for name, figures in found.items():
+        part = sp.csr_array(test.multiply(masks[name][:, None] if by == "activity" else masks[name]))
+        part.eliminate_zeros()
+        whole = evaluate(model, train, part, "dislike_rate@10")
+        assert (figures, figures.n_users) == (whole, whole.n_users)
+
+
+@pytest.mark.parametrize("by", ["activity", "popularity"])
 def test_a_group_whose_test_items_are_all_in_train_is_left_out(by):
     model = np.array([[1.0], [2.0], [1.0]]), np.array([[3.0], [2.0], [1.0]])
     train = sp.csr_array([[1, 0, 0], [0, 1, 1], [1, 0, 0]])
