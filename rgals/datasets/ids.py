@@ -4,6 +4,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from itertools import count, pairwise
 from typing import Any
@@ -261,7 +262,7 @@ class IdMap:
         return isinstance(other, IdMap) and self.labels.tolist() == other.labels.tolist()
 
     def __hash__(self) -> int:
-        return hash((len(self), self.what))
+        return hash(len(self))
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(label) for label in self.labels[:3].tolist())
@@ -294,11 +295,7 @@ class IdMap:
                 raise UnknownIdError(f"there is no {self.what} at {at}")
             return np.where(outside, -1, ids.numbers)
         query = as_labels(ids)
-        found = self._find(query)
-        bad = np.flatnonzero(found < 0)
-        if len(bad) and missing == "error":
-            raise UnknownIdError(self._unknown(query[bad[0]], len(bad)))
-        return found
+        return self._found(self._find(query), query, missing)
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
         """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
@@ -324,20 +321,27 @@ class IdMap:
         >>> IdMap([7, 9]).parse(["9", "seven"], missing="mark")
         array([ 1, -1])
         """
+        check_choice("missing", missing, ("error", "mark"))
         words = [text] if isinstance(text, str) else list(text)
         found = self.index(words, missing="mark")
         for k in np.flatnonzero(found < 0):
-            if self.labels.dtype.kind in "iuO" and is_plain_int(words[k].strip()):
-                found[k] = self.index([int(words[k])], missing="mark")[0]
-            if found[k] < 0 and missing == "error":
-                raise UnknownIdError(self._unknown(words[k], int((found < 0).sum())))
-        return found
+            # Integers of up to 64 bits, which texts of files become only where they are shorter.
+            if self.labels.dtype.kind in "iuO" and re.fullmatch("0|-?[1-9][0-9]{0,19}", words[k].strip()):
+                with suppress(InputTypeError):
+                    found[k] = self.index([int(words[k])], missing="mark")[0]
+        return self._found(found, words, missing)
 
-    def _unknown(self, label: Any, count: int) -> str:
-        label = label.item() if isinstance(label, np.generic) else label
-        more = f" (and {count - 1} more are not known either)" if count > 1 else ""
-        example = f", for example {self.labels[:1].tolist()[0]!r}" if len(self) else ""
-        return f"{self.what} {label!r} is not known{more}; there are {len(self)} {self.what}s{example}"
+    def _found(self, rows: np.ndarray, asked: Any, missing: str) -> np.ndarray:
+        """Rows of what was asked for; an `UnknownIdError` names what has none, if that is an error."""
+        bad = np.flatnonzero(rows < 0)
+        if len(bad) and missing == "error":
+            label = asked[bad[0]]
+            label = label.item() if isinstance(label, np.generic) else label
+            more = f" (and {len(bad) - 1} more are not known either)" if len(bad) > 1 else ""
+            example = f", for example {self.labels[:1].tolist()[0]!r}" if len(self) else ""
+            problem = f"{self.what} {label!r} is not known{more}"
+            raise UnknownIdError(f"{problem}; there are {len(self)} {self.what}s{example}")
+        return rows
 
     def _could_be_label(self, x: int | str) -> bool:
         """Whether an array of the labels' type can hold ``x``."""

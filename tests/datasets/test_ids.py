@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rgals.datasets import IdMap
 from rgals.datasets.ids import Positions, as_labels, joined
-from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 
 KINDS = {
     "int": [7, -3, 0, 2**62, -(2**63)],
@@ -85,8 +85,16 @@ def test_type_matters_in_lookup_but_not_in_typed_text():
     assert numbers.parse(["20", "10"]).tolist() == [1, 0]
     assert IdMap(["10", "20"]).parse("20").tolist() == [1]
     assert ids.parse("7").tolist() == [1]
-    with pytest.raises(UnknownIdError, match="'30'"):
-        numbers.parse("30")
+    with pytest.raises(UnknownIdError, match="'30' is not known;"):
+        numbers.parse(["30", "10", "20"])
+    with pytest.raises(ParameterError, match="missing"):
+        numbers.parse("10", missing="ignore")
+    long = IdMap(np.array([2**64 - 1, 2**60], np.uint64))
+    assert long.parse([str(2**60), str(2**64 - 1), str(2**64)], missing="mark").tolist() == [1, 0, -1]
+
+
+def test_equal_maps_have_one_hash():
+    assert len({IdMap([7, 9], "user"), IdMap([7, 9], "item")}) == 1
 
 
 def test_neighbouring_64_bit_integers_are_not_confused():
