@@ -57,6 +57,12 @@ def column_at(frame: Any, k: int) -> Any:
     return frame.column(k) if hasattr(frame, "column_names") else frame.iloc[:, k]
 
 
+def asarray(column: Any) -> np.ndarray:
+    """A column of a frame as an array."""
+    # Of chunks of dictionaries arrow makes arrays in which the last entry stands for what is missing.
+    return np.asarray(getattr(column, "combine_chunks", lambda: column)())
+
+
 def plain_name(name: str) -> str:
     """A name in lower case, without separators and the type that RecBole adds (``User_ID:token``)."""
     return re.sub(r'[\s"_.-]', "", str(name).lower().split(":")[0])

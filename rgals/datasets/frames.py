@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, is_number, roles_of
+from rgals.datasets.columns import IDS, asarray, choose, column_at, column_names, indexed, is_number, roles_of
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, refuse, refuse_missing
 from rgals.datasets.layout import NoRowsError
@@ -52,8 +52,7 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
 
 def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
     """A column of values or splits as numbers."""
-    # Of chunks of dictionaries arrow makes arrays in which the last entry stands for what is missing.
-    array = np.asarray(getattr(column, "combine_chunks", lambda: column)())
+    array = asarray(column)
     if array.ndim != 1:
         raise ShapeError(f"the {role}s must have one dimension, not the shape {array.shape}")
     if array.dtype.kind in "biuf":

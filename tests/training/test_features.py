@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
+from rgals.datasets.features import read_features
 from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
 from rgals.runtime.errors import (
@@ -175,6 +176,9 @@ def test_columns_are_read_as_what_they_are(rng):
     ):
         state = RGALS(K=2, random_state=0).fit(X, item_features=codes)._state()
         np.testing.assert_array_equal(state.priors[1].features.toarray()[:, 1], [1, 0, 1, 1, 0, 1])
+    named = pa.chunked_array([pa.array(["a", None, "b"]).dictionary_encode()]).slice(0, 2)
+    with pytest.raises(InputTypeError, match="row 1 holds None"):
+        read_features(pa.table({"item": named, "year": [1, 2]}), None, None, "item_features")
     twice = pd.DataFrame(rng.random((6, 2)), columns=["price", "price"])
     with pytest.raises(InputError, match="two columns have one name"):
         RGALS(K=2).fit(X, item_features=twice)
