@@ -26,7 +26,7 @@ from rgals.runtime.lazy import optional
 # Key, kinds of dtype that it may have.
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
-_SPARSE = ("indptr", "indices", "data", "shape", "format")
+_SPARSE = {"format", "shape", "data"}  # what scipy writes of a matrix in any format
 
 
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
@@ -168,7 +168,7 @@ def read_npz(path: Path) -> Columns:
         with np.load(path) as file:
             if {"user", "item"} <= set(file):
                 arrays = _checked(file, path)
-            elif set(_SPARSE) <= set(file):
+            elif set(file) >= _SPARSE:
                 matrix = as_csr(sp.load_npz(path), name=str(path), dislikes=True)
             else:
                 needed = "the arrays user and item (and may hold rating, timestamp, split)"

@@ -208,10 +208,10 @@ def test_npz_form_and_save(tmp_path):
     np.testing.assert_array_equal(data.train.toarray(), [[1, 0, 0], [0, 5, 0]])
     np.testing.assert_array_equal(data.test.toarray(), [[0, 0, 3], [0, 0, 0]])
     assert data.validation.nnz == 0
-    sp.save_npz(tmp_path / "scipy.npz", data.matrix)
-    np.testing.assert_array_equal(
-        read_interactions(tmp_path / "scipy.npz").matrix.toarray(), data.matrix.toarray()
-    )
+    for form in ("bsr", "coo", "csc", "csr", "dia"):
+        sp.save_npz(tmp_path / "scipy.npz", data.matrix.asformat(form))
+        again = read_interactions(tmp_path / "scipy.npz").matrix
+        np.testing.assert_array_equal(again.toarray(), data.matrix.toarray())
     named = read_interactions(tuple(COLUMNS.values()))
     named.replace(split=np.array([0, 1, 2, 0], np.int8)).save(tmp_path / "named.npz")
     again = read_interactions(tmp_path / "named.npz")
