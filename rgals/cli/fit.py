@@ -11,7 +11,7 @@ from rgals.datasets import read_interactions
 from rgals.datasets.convert import MERGES, convert
 from rgals.estimator import RGALS
 from rgals.model_selection import PROTOCOLS, Search, split_interactions, tune
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, check_share
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
 
@@ -85,8 +85,8 @@ def run_fit(args: argparse.Namespace) -> None:
     """
     if (args.hold_out is None) != (args.held_out is None):
         raise InputError("--hold-out SHARE and --held-out FILE belong together")
-    if args.hold_out is not None and not 0 < args.hold_out < 1:
-        raise ParameterError("hold_out", args.hold_out, "give a share between 0 and 1")
+    if args.hold_out is not None:
+        check_share("hold_out", args.hold_out)
     if args.held_out is not None and not args.held_out.endswith(".npz"):
         raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
     if args.checkpoint is None and args.checkpoint_every is not None:

@@ -14,7 +14,7 @@ from rgals.datasets.ids import Positions
 from rgals.metrics import evaluate
 from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, check_share
 from rgals.runtime.errors import ParameterError
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
@@ -51,8 +51,8 @@ def run_evaluate(args: argparse.Namespace) -> None:
     need not be known: that share of every user's interactions in DATA is the truth, and the rest makes the
     user's factors.
     """
-    if args.fold_in is not None and not 0 < args.fold_in < 1:
-        raise ParameterError("fold_in", args.fold_in, "give a share between 0 and 1")
+    if args.fold_in is not None:
+        check_share("fold_in", args.fold_in)
     metrics = tuple(name.strip() for name in args.metrics.split(",") if name.strip())
     model, how = shared.load(args.model), {"metrics": metrics, **parameters(args, evaluate)}
     if args.fold_in is not None and isinstance(model, SGDRanker):

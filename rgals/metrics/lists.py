@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rgals.metrics._judged import Outranked, documented, ratio, top
-from rgals.runtime.checks import check_real
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.checks import check_real, check_share
 
+check_persistence = partial(check_share, "p")
 check_rate = partial(check_real, "max_fpr", minimum=0.0, maximum=1.0, open_min=True)
 
 _documented = documented(
@@ -214,14 +214,6 @@ def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -
     hits, n_truth, k = top(ranked, truth, k)
     p = check_persistence(p)
     return _over_ideal(hits, n_truth, k, lambda rank: p**rank)
-
-
-def check_persistence(p: Any) -> float:
-    """Return ``p``, a number strictly between 0 and 1."""
-    value = check_real("p", p)
-    if not 0 < value < 1:
-        raise ParameterError("p", p, "give a number between 0 and 1, neither of them included")
-    return value
 
 
 _documented_whole = documented(

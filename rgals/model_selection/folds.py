@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from rgals.datasets.given import Given, given
 from rgals.datasets.splits import split_interactions
 from rgals.matrix.entries import shuffled_within_rows
-from rgals.runtime.checks import RANGES, check_int, check_random_state, check_real
+from rgals.runtime.checks import check_int, check_random_state, check_real, check_share
 from rgals.runtime.errors import ParameterError
 
 
@@ -110,7 +110,7 @@ class UserSplit(_Split):
 
     def _folds(self, found: Given, matrix: sp.csr_array, rng: np.random.RandomState) -> Iterator[UserFold]:
         check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
-        RANGES["float in (0, 1)"]("fold_in", self.fold_in)
+        check_share("fold_in", self.fold_in)
         shares = self.fold_in, 1 - self.fold_in
         for drawn in self._drawn(matrix.shape[0], rng):
             train_users, test_users = np.setdiff1d(np.arange(matrix.shape[0]), drawn), np.sort(drawn)

@@ -13,7 +13,7 @@ from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
 from rgals.matrix.entries import core_members, entries, entry_rows, part_sizes
-from rgals.runtime.checks import RANGES, check_choice, check_int, check_random_state, check_real
+from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real, check_share
 from rgals.runtime.errors import InputError, ParameterError, warn
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
@@ -194,7 +194,7 @@ class Protocol:
         if self.core is not None:
             both = check_core(self.core, "core")
             object.__setattr__(self, "core", both if isinstance(self.core, list | tuple) else both[0])
-        RANGES["float in (0, 1)"]("fold_in", self.fold_in)
+        check_share("fold_in", self.fold_in)
         check_real("validation", self.validation, 0.0, 0.9)
         object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))
 

@@ -54,6 +54,15 @@ def check_real(
     return number
 
 
+def check_share(name: str, value: Any, *, zero: bool = False) -> float:
+    """Return ``value`` as a float between 0 and 1, neither of them or ``zero`` too, or raise."""
+    share = check_real(name, value)
+    if not 0 <= share < 1 or (share == 0 and not zero):
+        both = "0 included" if zero else "neither of them included"
+        raise ParameterError(name, value, f"give a number between 0 and 1, {both}")
+    return share
+
+
 def check_random_state(random_state: Any) -> np.random.RandomState:
     """Return the source of random numbers that a seed or one of numpy's stands for, or None for any."""
     from sklearn import utils  # costly to import
@@ -90,11 +99,6 @@ def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **ho
             raise ParameterError(name, value, f"{error.expected}, or 'auto'") from None
 
 
-def _below_one(name: str, value: Any, zero: bool = True) -> None:
-    if not 0 <= check_real(name, value) < 1 or (value == 0 and not zero):
-        raise ParameterError(name, value, f"give a number in {'[' if zero else '('}0, 1)")
-
-
 def _choice(name: str, value: Any, choices: Collection[Any]) -> None:
     if float in choices and not isinstance(value, str):
         check_real(name, value)
@@ -113,8 +117,8 @@ RANGES: dict[str, Callable[[str, Any], Any]] = {
     "float > 0": partial(check_real, minimum=0, open_min=True),
     "float in [0, 1]": partial(check_real, minimum=0, maximum=1),
     "float in (0, 1]": partial(check_real, minimum=0, maximum=1, open_min=True),
-    "float in [0, 1)": _below_one,
-    "float in (0, 1)": partial(_below_one, zero=False),
+    "float in [0, 1)": partial(check_share, zero=True),
+    "float in (0, 1)": check_share,
 }
 
 
