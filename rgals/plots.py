@@ -94,7 +94,7 @@ def _history(fit: Any) -> list[dict[str, Any]]:
 
 
 def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[dict[str, Any]]]:
-    """The axes, what is drawn, and the rows of all histories."""
+    """The axes, what is drawn, and the rows of all histories that have it."""
     histories = [(style, _history(fit)) for style, fit in _styled(models)]
     shared = set.intersection(*({name for row in history for name in row} for _, history in histories))
     if y is None:
@@ -103,16 +103,17 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         known = ", ".join(sorted(name for name in shared if name == "objective" or _is_metric(name)))
         problem = f"the history has {known}; a metric is there after fit(..., validation=)"
         raise ParameterError("y", y, problem)
-    ax = axes(ax)
+    ax, drawn = axes(ax), list[dict[str, Any]]()
     for style, history in histories:
         rows = [row for row in history if y in row and not np.isnan(row[y])]
+        drawn += rows
         at, values = [row[x] for row in rows], [row[y] for row in rows]
         ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
         if _is_metric(y) and len(rows) > 1:  # which iteration was the best
             best = int((np.argmin if parse(y).falls else np.argmax)(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
     ax.set_ylabel(y.upper() if _is_metric(y) else y)
-    return ax, y, [row for _, history in histories for row in history]
+    return ax, y, drawn
 
 
 def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
@@ -183,8 +184,8 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     ax, y, rows = _draw(models, "seconds", y, ax)
     ax.set_xlabel("seconds of training")
     _scale_by(ax, [row["seconds"] for row in rows])
-    if _is_metric(y) and not parse(y).falls:
-        mark_shares(ax, max(row[y] for row in rows if y in row))
+    if rows and _is_metric(y) and not parse(y).falls:
+        mark_shares(ax, max(row[y] for row in rows))
     return legend(ax, loc="lower right" if _is_metric(y) else "upper right")
 
 

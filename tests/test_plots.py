@@ -64,6 +64,9 @@ def test_several_fits_share_what_all_of_them_measured(X, watched):
 def test_a_figure_that_is_none_is_not_the_best():
     history = [{"iteration": k, "seconds": 1.0, "auc": v} for k, v in enumerate((np.nan, 0.6, 0.5))]
     assert list(plots.learning_curve(history).lines[-1].get_xdata()) == [1]
+    for known in (history, history[:1]):
+        marks = [line for line in plots.time_to_quality(known).lines if line.get_linestyle() == ":"]
+        assert [line.get_ydata()[0] for line in marks] == [0.95 * 0.6, 0.99 * 0.6][: 2 * len(known[1:])]
 
 
 def test_time_to_quality_leaves_out_evaluation_and_marks_shares_of_the_best(watched):
