@@ -110,7 +110,7 @@ def split_for_tuning(
         if parts.validation_fold_in is not None:
             if repeats > 1:
                 raise ParameterError("repeats", repeats, "give 1 where users are held out")
-            split = _fold(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
+            split = _fold(parts.validation_fold_in, parts.validation, max_users, seed, parts.train)
             return Prepared([split], parts.train, parts, user_ids, item_ids)
         train, held_out = parts.train, parts.validation
     elif validation is not None:
@@ -135,19 +135,20 @@ def split_for_tuning(
         if hidden.times is not None and told.nnz:
             whole, _, _ = merged(told, hidden, "add")
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
-            later.append(_fold(told, told, hidden, max_users, seed, False))
+            later.append(_fold(told, hidden, max_users, seed))
     share, seeds = held_out.nnz / max(final.nnz, 1), ((seed + k) % 2**32 for k in range(1, repeats))
     # Drawn from training and validation together: the test part of a protocol stays untouched.
     more = (split_interactions(final, (1 - share, share), random_state=one) for one in seeds)
     pairs = [(train, held_out), *more]
-    splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
+    splits = [_fold(told, hidden, max_users, seed) for told, hidden in pairs]
     return Prepared(splits, final, parts, user_ids, item_ids, later)
 
 
-def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
-    train, known, found = (as_csr(X, dtype=np.float32, dislikes=True) for X in (train, told, hidden))
-    train, found = train if fold_in else known, found.likes
-    return Fold(train, known, found, sample_users(found, max_users, seed), fold_in)
+def _fold(told: Any, hidden: Any, max_users: int | None, seed: int, others: Any = None) -> Fold:
+    """What is told is the training part, or what is folded in where that is of other users."""
+    known, found = (as_csr(X, dtype=np.float32, dislikes=True) for X in (told, hidden))
+    train = known if others is None else as_csr(others, dtype=np.float32, dislikes=True)
+    return Fold(train, known, found.likes, sample_users(found.likes, max_users, seed), others is not None)
 
 
 def _sampled(split: Fold) -> Fold:
