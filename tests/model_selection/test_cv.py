@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -456,7 +457,7 @@ def test_one_of_ordered_choices_is_found_outwards():
 class Weighed:
     """Stands for a measurement with hard negatives: gains by weight and reg, for a cost of 1 each."""
 
-    late, iterations = False, (2, 4, 8, 16)
+    iterations = 2, 4, 8, 16
 
     def __init__(self, gains, fresh):
         self.gains, self.fresh, self.asked = gains, fresh, []
@@ -513,7 +514,8 @@ def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, tak
     measure, users = Weighed(gains, fresh), np.linspace(0.1, 0.9, 50)
     taken_without = {"n_iter": 4, "readout_exponent": 0.1}
     without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), taken_without, users)
-    found = engine.try_weights(Choice(measure, without, without, 0.5), budget)
+    confirmed = replace(without, level=TOP + 1)
+    found = engine.try_weights(Choice(measure, without, confirmed, 0.5), budget)
     assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
     if taken is None:
         assert found is None

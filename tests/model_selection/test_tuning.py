@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 import warnings
 from functools import partial
 from types import SimpleNamespace
@@ -426,6 +427,22 @@ def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
     assert found.model.n_iter == 16, "the refit is a full fit even if only cheap ones were measured"
 
 
+def test_no_fit_starts_after_the_time_limit(data, quiet, monkeypatch):
+    measured, levels = measuring.Measurement._measured, []
+
+    def noted(self, params, splits, level, taken):
+        levels.append(level)
+        return measured(self, params, splits, level, taken)
+
+    clock = SimpleNamespace(monotonic=lambda: float(levels.count(TOP) > 1), perf_counter=time.perf_counter)
+    monkeypatch.setattr(measuring.Measurement, "_measured", noted)
+    monkeypatch.setattr(measuring, "time", clock)
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    options = {"search": Search(n_iter=4, repeats=4, time_limit=0.5), "refit": False}
+    found = tune("rg2", data, {"K": 4}, budget=4, **options)
+    assert levels.count(TOP) == 2 and levels[-1] == TOP and not found.finished
+
+
 def test_a_system_that_cannot_be_solved_counts_as_nothing(data, quiet, monkeypatch):
     fit = RGALS.fit
 
@@ -536,7 +553,6 @@ def test_a_nan_is_no_better_than_the_best_that_is_polished():
         space=space,
         prepared=SimpleNamespace(searched=[]),
         price=lambda *given: 1.0,
-        late=False,
         again=lambda why, params, taken, splits, level: Trial(params, level, np.nan, taken, cost=1.0),
     )
     tried = polish(measure, best, 100.0)

@@ -178,15 +178,17 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several:
     if middle is None or not several:
         return Choice(measure, best, best if best.level == TOP else replace(best, taken=plain))
     first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:several]
-    confirmed = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
-    trial, judged = replace(middle, users=middle.plain), confirmed[0][1]
+    chosen = [middle, *first]
+    found = [one for one in map(measure.confirmed, chosen) if one is not None]
+    found = found if len(found) == len(chosen) else chosen  # the time is over: all by what chose them
+    trial, judged = replace(middle, users=middle.plain), found[0]
     reference: Any = judged.plain  # which a middle has
     base = float(np.nanmean(reference))
     judged = replace(judged, figure=base, users=reference, taken=plain)
-    for one, found in confirmed:
-        figure = -np.inf if found.users is None else float(np.nanmean(found.users))
-        if figure > judged.figure and beyond_noise(found.users, reference):
-            trial, judged = one, replace(found, figure=figure)
+    for one, again in zip(chosen, found, strict=True):
+        figure = -np.inf if again.users is None else float(np.nanmean(again.users))
+        if figure > judged.figure and beyond_noise(again.users, reference):
+            trial, judged = one, replace(again, figure=figure)
     return Choice(measure, trial, judged, base)
 
 
@@ -203,13 +205,16 @@ def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
         point[k] = min(max(point[k] + sign * step, 0.0), 1.0)
         params = {**best.params, **space.params(point)}
         cost = measure.price(searched, params["K"], best.taken["n_iter"], 2)
-        if measure.late or cost > left or any(params == trial.params for trial in [best, *tried]):
+        if cost > left or any(params == trial.params for trial in [best, *tried]):
             return False
-        tried.append(measure.again("polished", params, best.taken, searched, TOP))
-        left -= tried[-1].cost or 0.0
-        if not tried[-1].figure > best.figure:
+        found = measure.again("polished", params, best.taken, searched, TOP)
+        if found is None:
             return False
-        best, signs[k] = tried[-1], sign
+        tried.append(found)
+        left -= found.cost or 0.0
+        if not found.figure > best.figure:
+            return False
+        best, signs[k] = found, sign
         return True
 
     for step in STEPS:
@@ -249,7 +254,8 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     searched, others = measure.prepared.searched, measure.prepared.others
     n_iter = min(measure.iterations[-1], given.judged.taken["n_iter"] + DRAWS)
-    if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None:
+    late = bool(others) and given.judged.level == TOP  # the time was over before anything was confirmed
+    if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None or late:
         return None
     without, left = float(np.nanmean(reference)), budget
     taken = {**given.judged.taken, "n_iter": n_iter}
@@ -261,14 +267,14 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
         if times != 1:
             params["reg"] = float(f"{params['reg'] * times:.4g}")
         last = measure.hard_cost(params, others) + measure.extra_cost(params)
-        if measure.late or measure.hard_cost(params, searched) + last > left:
+        if measure.hard_cost(params, searched) + last > left:
             return None
         try:
             trial = measure.again("hard negatives", params, taken, searched, TOP)
         except InsufficientMemoryError as error:
             warn(f"hard negatives do not fit, so that none are tried: {error}")
             return None
-        left -= trial.cost or 0.0
+        left -= 0.0 if trial is None else trial.cost or 0.0
         return trial
 
     def figure(weight: float, times: float = 1.0) -> float:
@@ -288,7 +294,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     if others:
         best = measure.again("hard negatives confirmed", best.params, taken, others, TOP + 1)
         reference = given.judged.users
-    return best if beyond_noise(best.users, reference) else None
+    return best if best is not None and beyond_noise(best.users, reference) else None
 
 
 def candidates(measure: Measurement) -> tuple[float, ...]:
@@ -323,10 +329,11 @@ def try_half_lives(given: Choice, most: float) -> float | None:
 
     @cache
     def users(life: float | None) -> np.ndarray | None:
-        if measure.late or users.cache_info().currsize >= left:
+        if users.cache_info().currsize >= left:
             return None
         asked = params if life is None else {**params, "half_life": life}
-        return measure.again("half-life", asked, taken, later, _LEVEL).users
+        found = measure.again("half-life", asked, taken, later, _LEVEL)
+        return None if found is None else found.users
 
     def figure(life: float) -> float:
         found = users(life)

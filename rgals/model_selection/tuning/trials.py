@@ -4,6 +4,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,22 +132,24 @@ class Measurement:
         splits = self.prepared.searched if level == TOP else self.prepared.cheap
         return self._recorded(key, params, level, splits, None)
 
-    def confirmed(self, trial: Trial) -> Trial:
-        """A setting in full, as it was taken, judged by the other splits."""
+    def confirmed(self, trial: Trial) -> Trial | None:
+        """A setting in full, as it was taken, judged by the other splits; None where the time is over."""
         if not self.prepared.others or trial.users is None:
             return trial
         return self.again("confirmed", trial.params, trial.taken, self.prepared.others, TOP + 1)
 
-    def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Trial:
-        """A setting with iterations and a read-out that are known, judged by some splits."""
-        return self._recorded([why, self.name, params, taken], params, level, splits, taken)
+    def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Trial | None:
+        """A setting with iterations and a read-out that are known, judged by some splits; None as above."""
+        with suppress(OutOfTimeError):
+            return self._recorded([why, self.name, params, taken], params, level, splits, taken)
+        return None
 
     def _recorded(self, key: list, params: dict, level: int, splits: list[Fold], taken: dict | None) -> Trial:
         """What the journal has under a key, or else what is measured, which it has from then on; reported."""
         key_text = json.dumps(key, sort_keys=True, default=str)
         row = self.journal.get(key_text) if self.journal is not None else None
         if row is None:
-            if taken is None and self.late:
+            if self.deadline is not None and time.monotonic() > self.deadline:
                 raise OutOfTimeError
             if taken is None and level == TOP:
                 self.ahead(params["K"])
@@ -160,11 +163,6 @@ class Measurement:
         found = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
         users, plain = (np.array(row[name]) if name in row else None for name in ("users", "plain"))
         return Trial(params, level, row[self.metric], found, users, plain, number, row["cost"])
-
-    @property
-    def late(self) -> bool:
-        """Whether no fit may start any more."""
-        return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def iterations(self) -> tuple[int, ...]:
