@@ -213,11 +213,11 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
             raise ConnectionError("the server continued at another place than asked for")
         tags = [answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")]
         tag = next((tag for tag in tags if tag and not tag.startswith("W/")), "")  # weak: bytes may differ
-        meta.write_text(json.dumps({"url": url, "tag": tag}))
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
         bar = {"total": total, "initial": done, "desc": label, "disable": not progress, "leave": False}
         with open(part, "ab" if done else "wb") as file, Bar.wrapattr(file, "write", **bar) as shown:
+            meta.write_text(json.dumps({"url": url, "tag": tag}))  # nothing of another version is left
             shutil.copyfileobj(answer, shown, _CHUNK)
             file.flush()
             os.fsync(file.fileno())

@@ -16,6 +16,7 @@ import urllib.request
 import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -183,12 +184,15 @@ def test_a_later_call_continues_an_interrupted_download(site, payload, tmp_path)
     assert leftovers(tmp_path) == ["a.zip"]
 
 
-def test_a_file_that_changed_meanwhile_is_not_glued_together(site, payload, tmp_path):
+def test_a_file_that_changed_meanwhile_is_not_glued_together(site, payload, tmp_path, monkeypatch):
     url = site.put("/a.zip", payload, "cut")
     with pytest.raises(DownloadError):
         get(url, tmp_path / "a.zip", attempts=1)
     other = payload[:100] + payload[:99:-1]
     site.put("/a.zip", other)
+    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+        patch.setattr(fetching, "open", Mock(side_effect=PermissionError), raising=False)
+        get(url, tmp_path / "a.zip", attempts=1)
     get(url, tmp_path / "a.zip", attempts=1)
     assert (tmp_path / "a.zip").read_bytes() == other
 
