@@ -4,7 +4,6 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from itertools import count, pairwise
 from typing import Any
@@ -324,11 +323,10 @@ class IdMap:
         check_choice("missing", missing, ("error", "mark"))
         words = [text] if isinstance(text, str) else list(text)
         found = self.index(words, missing="mark")
-        for k in np.flatnonzero(found < 0):
-            # Integers of up to 64 bits, which texts of files become only where they are shorter.
-            if self.labels.dtype.kind in "iuO" and re.fullmatch("0|-?[1-9][0-9]{0,19}", words[k].strip()):
-                with suppress(InputTypeError):
-                    found[k] = self.index([int(words[k])], missing="mark")[0]
+        # Integers of up to 64 bits, which texts of files become only where they are shorter.
+        is_integer = re.compile(r"\s*(0|-?[1-9][0-9]{0,19})\s*").fullmatch
+        integers = [k for k in np.flatnonzero(found < 0) if is_integer(words[k])]
+        found[integers] = self._find(np.array([int(words[k]) for k in integers], object))
         return self._found(found, words, missing)
 
     def _found(self, rows: np.ndarray, asked: Any, missing: str) -> np.ndarray:
