@@ -341,13 +341,6 @@ class IdMap:
             raise UnknownIdError(f"{problem}; there are {len(self)} {self.what}s{example}")
         return rows
 
-    def _could_be_label(self, x: int | str) -> bool:
-        """Whether an array of the labels' type can hold ``x``."""
-        if self.labels.dtype.kind == "U":
-            return isinstance(x, str) and len(x) <= self.labels.dtype.itemsize // 4 and not x.endswith("\0")
-        info = np.iinfo(self.labels.dtype)
-        return isinstance(x, int) and info.min <= x <= info.max
-
     def _find(self, query: np.ndarray) -> np.ndarray:
         if self._table is not None:
             get = self._table.get
@@ -360,8 +353,13 @@ class IdMap:
         if query.dtype != self.labels.dtype and (not both_text or wide):
             # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs, and
             # comparing int64 with uint64 goes through float64, which confuses large neighbours.
-            fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
-            found[fits] = self._find(np.array(query[fits].tolist(), dtype=self.labels.dtype))
+            asked, kind = query.tolist(), self.labels.dtype
+            if kind.kind == "U":
+                fits = [isinstance(x, str) and 4 * len(x) <= kind.itemsize and x[-1:] != "\0" for x in asked]
+            else:
+                low, high = np.iinfo(kind).min, np.iinfo(kind).max
+                fits = [isinstance(x, int) and low <= x <= high for x in asked]
+            found[fits] = self._find(np.array(query[fits].tolist(), kind))
             return found
         at = np.minimum(np.searchsorted(self.labels, query, sorter=self._order), len(self) - 1)
         row = at if self._order is None else self._order[at]
