@@ -329,15 +329,14 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
 def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
     """Of every item that occurs: its training interactions, and how many lists hold it."""
     judged = served(model, train, train, "empty", columns)
-    users = np.flatnonzero(judged.seen.row_counts)
-    if len(users) == 0:
+    users, counts = np.flatnonzero(judged.seen.row_counts), judged.seen.likes.col_counts
+    if not counts.any():
         raise InputError("train: no user has an interaction; there is nothing to recommend from")
     n_items = judged.seen.n_cols
     shown = np.zeros(n_items, np.int64)
     for part in np.split(users, range(_BATCH, len(users), _BATCH)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
-    counts = judged.seen.col_counts
     return counts[counts > 0], shown[counts > 0]
 
 

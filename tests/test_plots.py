@@ -140,6 +140,15 @@ def test_popularity_bias_is_that_of_the_served_lists(X):
     assert steep[-1, 1] == pytest.approx(expected)
 
 
+def test_an_item_that_is_disliked_is_not_popular(X, watched):
+    train, model = X.copy(), (watched.user_factors_, watched.item_factors_)
+    train.data[::2] = -1
+    counts = (train > 0).sum(axis=0)
+    assert plots._exposure(model, train, 5, None)[0].tolist() == counts[counts > 0].tolist()
+    with pytest.raises(InputError, match="no user has an interaction"):
+        plots.popularity_bias(model, -X)
+
+
 def test_numbers_below_popularity_do_not_lie_on_each_other():
     X = make_implicit(1000, 800, mean_interactions=30, random_state=0).matrix
     ax = plots.popularity_bias(Popularity().fit(X), X, ax=plots.new_figure(3.5, 3).subplots())
