@@ -119,7 +119,5 @@ def prepare(
 
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:
-    """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    if n_users is None or n_users >= np.count_nonzero(validation.row_counts):
-        return validation
-    return validation.where(np.isin(validation.rows, sample_users(validation, n_users)))
+    """Those of ``n_users`` users who like something, drawn at random (None: of all); other rows are empty."""
+    return validation.where(np.isin(validation.rows, sample_users(validation.likes, n_users)))

@@ -211,7 +211,11 @@ def test_a_sample_of_users_can_be_watched(data):
     assert len(users) > 60 and len(kept) == 40
     whole = split.validation.to_scipy().toarray()
     np.testing.assert_array_equal(some.to_scipy().toarray()[kept], whole[kept])
-    assert some_users(split.validation, len(users)) is split.validation
+    for most in (None, len(users)):
+        np.testing.assert_array_equal(some_users(split.validation, most).to_scipy().toarray(), whole)
+    whole[::2] *= -1  # who likes nothing is not among them
+    liked = some_users(as_csr(whole, dislikes=True), 20).row_counts
+    assert np.count_nonzero(liked) == np.count_nonzero(liked[1::2]) == 20
     with pytest.raises(ParameterError, match="validation_users"):
         Effort(validation_users=0)
 
