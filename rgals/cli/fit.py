@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from dataclasses import replace
 from typing import Any
 
 from rgals.cli import _shared as shared
@@ -98,7 +97,7 @@ def run_fit(args: argparse.Namespace) -> None:
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args, stores=True)
     has_split = getattr(data, "split", None) is not None
-    train, validation, held_out = replace(data, split=None) if has_split else data, None, None
+    train, validation, held_out = data.replace(split=None) if has_split else data, None, None
     if has_split and not args.all:
         train, marked = shared.marked_parts(data)
         validation = marked if args.early_stopping else None
