@@ -54,13 +54,14 @@ def column_at(frame: Any, k: int) -> Any:
         column = frame.to_series(k)
         # Of integers of 128 bits numpy has no arrays.
         return np.array(column.to_list(), object) if "128" in str(column.dtype) else column
-    return frame.column(k) if hasattr(frame, "column_names") else frame.iloc[:, k]
+    return whole(frame.column(k)) if hasattr(frame, "column_names") else frame.iloc[:, k]
 
 
-def asarray(column: Any) -> np.ndarray:
-    """A column of a frame as an array."""
-    # Of chunks of dictionaries arrow makes arrays in which the last entry stands for what is missing.
-    return np.asarray(getattr(column, "combine_chunks", lambda: column)())
+def whole(column: Any) -> Any:
+    """A column of arrow; one of dictionaries in one piece."""
+    # Of chunks of them numpy makes arrays in which the last entry stands for what is missing.
+    chunked = hasattr(column, "combine_chunks") and hasattr(column.type, "index_type")
+    return column.combine_chunks() if chunked else column
 
 
 def plain_name(name: str) -> str:

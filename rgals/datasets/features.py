@@ -9,7 +9,6 @@ import scipy.sparse as sp
 
 from rgals.datasets.columns import (
     KNOWN_NAMES,
-    asarray,
     column_at,
     column_names,
     indexed,
@@ -41,7 +40,7 @@ def read_features(
             raise InputError(f"{name}: two columns have one name: {', '.join(sorted(names))}")
         table = {each: column_at(given, k) for k, each in enumerate(names)}
         of_ids = _column_of_ids(table, label, ids, encoding)
-        labels = labels if of_ids is None else asarray(table.pop(of_ids))
+        labels = labels if of_ids is None else np.asarray(table.pop(of_ids))
         if labels is None and ids is not None and label in in_index:
             raise InputError(problem)
         columns = {each: _plain(column) for each, column in table.items()}
@@ -81,7 +80,7 @@ def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Enc
     # Such names may also be those of features (the artists of songs): ids are known, at least in the fit.
     told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
     for key in [key for key in table if len(key) > 1 and plain_name(key) in KNOWN_NAMES[label]]:
-        each = {*asarray(table[key]).tolist()}
+        each = {*np.asarray(table[key]).tolist()}
         if key not in told and len(each) == len(table[key]) and (encoding is not None or each & known):
             found.append(key)
     return found[0] if found else None
@@ -107,7 +106,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
 
 def _plain(column: Any) -> np.ndarray:
     """Objects as numbers, where all are, or as texts, as categories; missing ones are alike in all frames."""
-    values, kind = asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
+    values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
     if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # some may be missing
         return np.array([f"{value:.17g}" for value in values.tolist()], object)
     if values.dtype != object:

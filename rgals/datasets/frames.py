@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import IDS, asarray, choose, column_at, column_names, indexed, is_number, roles_of
+from rgals.datasets.columns import IDS, choose, column_at, column_names, indexed, is_number, roles_of, whole
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, encode, numbering, sort_codes
 from rgals.datasets.interactions import Columns, refuse, refuse_missing
 from rgals.datasets.layout import NoRowsError
@@ -52,7 +52,7 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
 
 def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
     """A column of values or splits as numbers."""
-    array = asarray(column)
+    array = np.asarray(column)
     if array.ndim != 1:
         raise ShapeError(f"the {role}s must have one dimension, not the shape {array.shape}")
     if array.dtype.kind in "biuf":
@@ -106,7 +106,7 @@ def parquet_parts(
             some = (part for each in starts for part in file.iter_batches(rows, row_groups=each, **how))
             for part in [file.read(used)] if rows is None else some:
                 done += part.num_rows
-                yield {role: part.column(name) for role, name in at.items()}, done / n
+                yield {role: whole(part.column(name)) for role, name in at.items()}, done / n
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -119,7 +119,7 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
         raise InputTypeError("a list of tuples holds records; give tuple(zip(*records)) for columns")
     if not 2 <= len(source) <= 4:
         raise InputError(f"give arrays (users, items[, values[, timestamps]]), not {len(source)} arrays")
-    given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
+    given = dict(zip(("user", "item", "value", "timestamp"), map(whole, source), strict=False))
     for role, column in given.items():
         left_out = column is None and role in ("value", "timestamp")
         if not left_out and (isinstance(column, str | bytes) or not hasattr(column, "__len__")):

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import (
-    AUTOMATIC,
-    asarray,
-    column_at,
-    column_names,
-    indexed,
-    is_column,
-    is_frame,
-    roles_of,
-)
+from rgals.datasets.columns import AUTOMATIC, column_at, column_names, indexed, is_column, is_frame, roles_of
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
@@ -274,7 +265,7 @@ def _is_sparse(frame: Any) -> bool:
 def _matrix(frame: Any) -> Any:
     """The numbers of a frame whose columns are items."""
     if not hasattr(frame, "iloc"):
-        columns = [asarray(column_at(frame, k)) for k in range(frame.shape[1])]
+        columns = [np.asarray(column_at(frame, k)) for k in range(frame.shape[1])]
         return np.reshape(columns, frame.shape[::-1]).T
     return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
 

@@ -142,7 +142,7 @@ def test_what_is_missing_in_a_dictionary_of_arrow_is_missing(tmp_path):
         numbers = range(5)
         table = pa.table({"user": numbers, "item": numbers, "rating": pa.chunked_array(parts)})
         pq.write_table(table, tmp_path / "a.parquet")
-        for source in (table, tmp_path / "a.parquet"):
+        for source in (table, tmp_path / "a.parquet", tuple(table.columns)):
             with pytest.raises(InputError, match="row 1: the value (is NaN|None is not a number)"):
                 read_interactions(source)
         told = read_interactions(table.filter(table["rating"].is_valid())).matrix.data
