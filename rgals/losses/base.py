@@ -143,8 +143,8 @@ class Coefficients:
             (self.h, self.h, self.h, self.item_terms),
         )
         (weights, scale, linear, own), (fixed, gram, gram_linear, other) = both[::-1] if items else both
-        total = weights * fixed.sum() + weight_sums(matrix, own, other)
-        ridge = reg * power(total, reg_exponent)
+        ridge = reg * power(weights * fixed.sum() + weight_sums(matrix, own, other), reg_exponent)
+        linear = linear * self.t.any()  # of items without: their rows are empty where nobody has them
         return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
 
 

@@ -106,6 +106,16 @@ def test_a_singular_system_names_its_row(side, backend):
             solve.half_step(rows, fixed, coefficients)
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_rows_without_any_weight_are_zero(side, backend):
+    """Without a weight of all pairs nothing is known of an item that nobody has: it ended every fit."""
+    rows, fixed, coefficients = half_step_of(interactions(), IALS(alpha0=0.0), side, 6)
+    empty = rows.row_counts == 0
+    for solve in (backend(), CPUBackend(steps=3)):
+        found = solve.half_step(rows, fixed, coefficients).factors
+        assert empty.any() and not found[empty].any() and found[~empty].any(axis=1).all()
+
+
 def test_factors_that_are_not_finite_are_named(backend):
     rows, fixed, coefficients = half_step_of(interactions(), LOSSES["rg2"], "user", 6)
     fixed[7, 2] = np.inf
