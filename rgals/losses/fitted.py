@@ -38,9 +38,10 @@ _ITEMS, _ITEMS_POWER = (20.0, 700.0), 0.12
 # below, 35 ranked below popularity, and 25 do; RG2 gained 6 % in the mean, iALS 2.
 _SURE, _STEP, _MOST_DOUBT, _DOUBT = 1.4, 0.4, 2.0, 5.0
 # Lengths of rows below which a mean of all users pays at a larger strength, too; items from which on it does:
-# of fewer, a large alpha (`_ITEMS`) draws all scores to popularity already. Of 150, 500 users of the sets RG2
-# gained 46 and 14 %, iALS 45 and 13, where it is taken; of their 300 most popular items 5 and -1 %.
-_SHORT, _SURE_OF_SHORT, _CATALOGUE = 20.0, 2.0, 300
+# of fewer, a large alpha (`_ITEMS`) draws all scores to popularity already, but where next to nothing else is
+# told: users with one interaction each ranked at half of popularity. Of 150, 500 users of the sets RG2 gained
+# 46 and 14 %, iALS 45 and 13, where it is taken; of their 300 most popular items 5 and -1 %.
+_SHORT, _SURE_OF_SHORT, _SURE_OF_FEW, _CATALOGUE = 20.0, 2.0, 0.7, 300
 # Shares of the largest pull that bound reg: the least, where r is 1 and more, the most; what noise counts.
 # No data set reaches its bound (0.3 of the pull at most), but parts of few users do: against 0.4 of it
 # everywhere NDCG@10 rose by 8, 1 and 0 % where 150, 500 and 1,500 were left.
@@ -132,12 +133,12 @@ def doubt(degrees: Degrees, row: float, column: float) -> float:
 def wants_mean(degrees: Degrees) -> bool:
     """Whether users are better pulled to a mean of them all than to zero.
 
-    Of 300 items and more, where the `strength` is below 1.4, or rows are shorter than 20 and it is below 2.
+    Where the `strength` is below 1.4, or rows are shorter than 20 and it is below 2; of fewer than 300 items
+    below 0.7.
     """
-    if degrees.filled[1] < _CATALOGUE:
-        return False
     row, column = (typical(counts) for counts in (degrees.user_count, degrees.item_count))
-    return strength(degrees, row, column) < (_SURE_OF_SHORT if row < _SHORT else _SURE)
+    sure = _SURE_OF_FEW if degrees.filled[1] < _CATALOGUE else _SURE_OF_SHORT if row < _SHORT else _SURE
+    return strength(degrees, row, column) < sure
 
 
 def few_items(degrees: Degrees) -> float:

@@ -83,6 +83,19 @@ def test_it_is_taken_where_little_but_popularity_can_be_told():
     assert "user_mean=True" in repr(RGALS(n_iter=1).fit(train))
 
 
+@pytest.mark.parametrize("n_items", [30, 250])
+def test_users_with_one_interaction_get_what_is_popular_however_few_the_items(n_items):
+    """Of fewer than 300 items users were pulled to zero, and ranked at half of popularity and below."""
+    train, hidden = (part.to_scipy() for part in hold_out(as_csr(thin(1000, n_items)), 0.5, 0))
+    assert train.sum(axis=1).max() == 1
+    popularity = np.ones((train.shape[0], 1)), np.asarray(train.sum(axis=0)).ravel()[:, None]
+    best = evaluate(popularity, train, hidden)["ndcg@10"]
+    for loss in ("rg2", "rgx", "ials", "wrmf"):
+        auto, zero = (RGALS(loss=loss, user_mean=m, random_state=0).fit(train) for m in ("auto", False))
+        figures = [evaluate(model, train, hidden)["ndcg@10"] for model in (auto, zero)]
+        assert figures[0] > 0.97 * best > 0.8 * best > figures[1]
+
+
 @pytest.mark.parametrize("taken", [{"reg": 0.1}, {"solver": "svd", "loss": RG2(alpha=0.0)}])
 def test_auto_leaves_an_objective_as_it_is_stated(taken):
     assert not RGALS(K=4, **{"n_iter": 2, **taken}).fit(thin()).params_["user_mean"]
@@ -91,8 +104,9 @@ def test_auto_leaves_an_objective_as_it_is_stated(taken):
 def test_much_to_tell_or_few_items_take_none():
     rich = make_implicit(600, 400, random_state=0).matrix
     assert not RGALS(K=4, n_iter=1).fit(rich).params_["user_mean"]
-    few = Degrees.of(as_csr(thin(3000, 200)))
-    assert strength(few, *map(typical, (few.user_count, few.item_count))) < 1.4 and not wants_mean(few)
+    few = Degrees.of(as_csr(thin(3000, 200, each=6)))
+    assert 0.7 < strength(few, *map(typical, (few.user_count, few.item_count))) < 1.4
+    assert not wants_mean(few)
     alone = Degrees.of(as_csr(thin(3000, each=1)))  # nobody has two
     assert wants_mean(alone) and alone.nnz == alone.filled[0] and alone.filled[1] > 300
 
