@@ -274,12 +274,12 @@ def hard_rows(
     coefficients: Coefficients,
     hard: HardNegatives,
     n_jobs: int | None,
-) -> Iterator[tuple[slice, CSR, Side]]:
-    """Blocks of ``rows`` with the T best items by the factors ``users`` in them, and their sides."""
+) -> Iterator[tuple[np.ndarray, CSR, Side]]:
+    """Blocks of the ``rows`` that anything pulls, with the T best items by the factors ``users``; sides."""
     n = hard.n_top(len(items))
     whole = side.with_pairs(*pair_terms(coefficients, hard.weight))
-    for part in _parts(rows.n_rows, n):
-        some = rows.slice_rows(part.start, part.stop)
+    for part in _parts((rows.row_counts > 0) | (side.linear != 0), n):
+        some = rows.take_rows(part)
         with workers(n_jobs) as n_threads:
             lists = np.sort(best(users[part], items, some, n, n_threads)[0], axis=1)
             lists[some.row_counts == 0] = -1
@@ -287,11 +287,10 @@ def hard_rows(
         yield part, merged, whole.take_rows(part)
 
 
-def _parts(n_users: int, n: int) -> Iterator[slice]:
-    """Users of whom lists of ``n`` are held at once: whole blocks, so that scores round alike."""
-    at_once = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS
-    for start in range(0, n_users, at_once):
-        yield slice(start, min(start + at_once, n_users))
+def _parts(wanted: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """Of the wanted users those of whom lists of ``n`` are held at once: whole blocks, as scores round."""
+    at_once, users = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS, np.flatnonzero(wanted)
+    yield from (users[start : start + at_once] for start in range(0, len(users), at_once))
 
 
 def with_users(
@@ -311,14 +310,11 @@ def with_users(
     """
     users, items, seen = state
     n = hard.n_top(len(items))
-    first = [np.empty((len(found), 0), bool)]
-    for part in _parts(len(users), n + len(found)):
-        some = seen.slice_rows(part.start, part.stop)
+    above = np.zeros((len(found), len(users)), bool)
+    for part in _parts(seen.row_counts > 0, n + len(found)):
         with workers(n_jobs) as n_threads:
-            _, scores = best(users[part], items, some, n, n_threads, known)
-            above = found @ users[part].T > scores[:, -1]
-        first.append(above & (some.row_counts > 0))
-    above = np.concatenate(first, axis=1)
+            _, scores = best(users[part], items, seen.take_rows(part), n, n_threads, known)
+            above[:, part] = found @ users[part].T > scores[:, -1]
     above[columns.rows, columns.indices] = False
     above[~weighed] = False
     user = np.nonzero(above)[1]
