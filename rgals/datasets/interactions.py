@@ -39,7 +39,7 @@ class Interactions:
     item_ids : ndarray, shape (n_items,)
         External label of every column.
     timestamp : ndarray of int64 or float64, shape (nnz,), or None
-        When, aligned with ``matrix.data``. Dates are nanoseconds since 1970 (UTC).
+        When, aligned with ``matrix.data``. Dates become nanoseconds since 1970 (UTC).
     split : ndarray of int8, shape (nnz,), or None
         0 training, 1 test, 2 validation, aligned with ``matrix.data``.
 
@@ -77,12 +77,15 @@ class Interactions:
             raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
         sizes = *self.matrix.shape, self.nnz, self.nnz
         for name, size in zip(("user_ids", "item_ids", "timestamp", "split"), sizes, strict=True):
-            # A Series would be asked by its index, not by places.
-            array = None if getattr(self, name) is None else np.asanyarray(getattr(self, name))
-            object.__setattr__(self, name, array)
-            if array is not None and array.shape != (size,):
+            if (said := getattr(self, name)) is None:
+                continue
+            array = np.asanyarray(said)  # a Series would be asked by its index, not by places
+            if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
+            if name == "timestamp" and array.dtype != np.int64:
+                array = timestamps(said, "timestamp[{}]".format)
+            object.__setattr__(self, name, array)
 
     @property
     def n_users(self) -> int:
@@ -155,8 +158,7 @@ class Interactions:
         Interactions(1 users x 2 items, 2 interactions)
         """
         place = sp.csr_array((np.arange(self.nnz), self.matrix.indices, self.matrix.indptr), shape=self.shape)
-        place = place[users][:, items].tocsr()
-        place.sort_indices()
+        place = place[users][:, items].tocsr().sorted_indices()
         at = place.data
         matrix = sp.csr_array((self.matrix.data[at], place.indices, place.indptr), shape=place.shape)
         marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
@@ -215,8 +217,7 @@ def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], l
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     for batch in batches:
         for role, column in batch.items():
-            if role in known:
-                column = codes_of(column, known[role])
+            column = codes_of(column, known[role]) if role in known else column
             parts[role].append(column if isinstance(column, np.ndarray) else np.array(column, object))
     return {role: np.concatenate(arrays) for role, arrays in parts.items()}, list(map(list, known.values()))
 
@@ -235,8 +236,7 @@ def check_options(
 
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
     """Raise for the first row that is ``bad``; ``problem`` may show what its ``column`` holds there."""
-    rows = np.flatnonzero(bad)
-    if len(rows):
+    if len(rows := np.flatnonzero(bad)):
         k = int(rows[0])
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 

@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 import warnings
+from datetime import UTC
 
 import numpy as np
 import pytest
@@ -624,6 +625,24 @@ def test_interactions_take_columns_of_a_frame_by_place():
     data = Interactions(X, ids, ids, pandas.Series([5, 6, 7], index=[2, 1, 0]))
     assert data[[0, 1]].user_ids.tolist() == ["a", "b"] and data[[0, 1]].timestamp.tolist() == [5, 6, 7]
     assert data.replace(timestamp=[8, 9, 10])[[1]].timestamp.tolist() == [10]
+
+
+def test_interactions_read_times_as_a_column_of_a_file_is_read(tmp_path):
+    """A date that is missing was an age of centuries; dates in seconds kept their unit, texts no fit took."""
+    X = sp.csr_array(np.array([[1, 2], [0, 3]], np.float32))
+    texts = ["2024-01-01T00:00:00", "2024-03-01T12:30:00", "2024-02-01T00:00:00"]
+    dates = np.array(texts, "datetime64[s]")
+    expected = dates.astype("datetime64[ns]").astype(np.int64)
+    zoned = [moment.replace(tzinfo=UTC) for moment in dates.astype("datetime64[us]").tolist()]
+    for times in (dates, np.array(texts), texts, np.array(zoned, object), zoned):
+        data = Interactions(X, ["a", "b"], ["x", "y"], times)
+        assert data.timestamp.dtype == np.int64 and data.timestamp.tolist() == expected.tolist()
+        data.save(tmp_path / "data.npz")  # of objects none could be read again
+        assert read_interactions(tmp_path / "data.npz").timestamp.tolist() == expected.tolist()
+        assert Interactions(X, ["a", "b"], ["x", "y"], data.timestamp).timestamp is data.timestamp
+    for missing in (np.where(dates == dates[1], np.datetime64("NaT"), dates), [1.0, np.nan, 2.0]):
+        with pytest.raises(InputError, match=r"timestamp\[1\]: the timestamp is (missing|nan)"):
+            Interactions(X, ["a", "b"], ["x", "y"], missing)
 
 
 # ------------------------------------------------------------------------ one behaviour of all engines

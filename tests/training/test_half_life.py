@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError, ValuesWarning
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
+from rgals.matrix.csr import TimedMatrix
 from rgals.matrix.validate import as_csr
 
 DAY = 86_400 * 10**9
@@ -193,9 +194,11 @@ def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
     seconds = data.replace(timestamp=data.timestamp // 10**9)
     found = (RGALS(K=2, half_life="3d", random_state=0).fit(X) for X in (data, seconds))
     np.testing.assert_array_equal(*(m.item_factors_ for m in found))
-    bad = data.replace(timestamp=np.where(np.arange(data.nnz) == 3, np.nan, data.timestamp.astype(float)))
+    bad = np.where(np.arange(data.nnz) == 3, np.nan, data.timestamp.astype(float))
+    with pytest.raises(InputError, match=r"timestamp\[3\]: the timestamp is nan"):
+        data.replace(timestamp=bad)
     with pytest.raises(InputError, match="the time of interaction 3 is nan"):
-        RGALS(K=2, half_life=3).fit(bad)
+        RGALS(K=2, half_life=3).fit(TimedMatrix.of(data.matrix, bad))
 
 
 @pytest.mark.parametrize("power", [0, 3, 6, 9])
