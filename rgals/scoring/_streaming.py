@@ -245,7 +245,7 @@ class Task:
         digest = hashlib.blake2b(digest_size=32)
         digest.update(self.model.fingerprint().encode())
         digest.update(repr((__version__, self.n, batch_size, len(self), self.cold)).encode())
-        update(digest, (self.rows, self.new, *self.filters.values()))
+        update(digest, (self.rows, self.new, getattr(self.new, "times", None), *self.filters.values()))
         return digest.digest()
 
 

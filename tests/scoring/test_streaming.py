@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import zipfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -217,6 +218,21 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
         assert out.read_bytes() == first
     (tmp_path / "recs.csv.partial").write_bytes(left)
     assert recommend_all(model, out, **options).resumed == M
+
+
+def test_what_a_run_of_other_times_left_behind_is_not_used(tmp_path, monkeypatch):
+    """To a half-life they weigh otherwise; half of the users got the lists of the times before."""
+    data = make_implicit(M, N, mean_interactions=8, random_state=3)
+    earlier = data.replace(timestamp=np.arange(data.nnz))
+    later = data.replace(timestamp=np.random.default_rng(0).permutation(data.nnz))
+    timed = RGALS(K=8, n_iter=3, half_life=50.0, random_state=0).fit(earlier)
+    whole, out = tmp_path / "whole.csv", tmp_path / "recs.csv"
+    recommend_all(timed, whole, X_new=later, batch_size=16)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(_streaming._tables, "write", Mock(side_effect=KeyboardInterrupt))
+        recommend_all(timed, out, X_new=earlier, batch_size=16)
+    assert recommend_all(timed, out, X_new=later, batch_size=16).resumed == 0
+    assert out.read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.few(0)
