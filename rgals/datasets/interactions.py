@@ -77,14 +77,14 @@ class Interactions:
             raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
         sizes = *self.matrix.shape, self.nnz, self.nnz
         for name, size in zip(("user_ids", "item_ids", "timestamp", "split"), sizes, strict=True):
-            if (said := getattr(self, name)) is None:
+            if getattr(self, name) is None:
                 continue
-            array = np.asanyarray(said)  # a Series would be asked by its index, not by places
+            array = np.asanyarray(getattr(self, name))  # a Series would be asked by its index, not by places
             if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
-            if name == "timestamp" and array.dtype != np.int64:
-                array = timestamps(said, "timestamp[{}]".format)
+            if read := {"timestamp": timestamps, "split": marks_of}.get(name):
+                array = read(array, f"{name}[{{}}]".format)
             object.__setattr__(self, name, array)
 
     @property
@@ -159,9 +159,8 @@ class Interactions:
         """
         place = sp.csr_array((np.arange(self.nnz), self.matrix.indices, self.matrix.indptr), shape=self.shape)
         place = place[users][:, items].tocsr().sorted_indices()
-        at = place.data
-        matrix = sp.csr_array((self.matrix.data[at], place.indices, place.indptr), shape=place.shape)
-        marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
+        matrix = sp.csr_array((self.matrix.data[place.data], place.indices, place.indptr), shape=place.shape)
+        marks = (None if mark is None else mark[place.data] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def __getitem__(self, rows: Any) -> "Interactions":
@@ -243,8 +242,7 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
 
 def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
     """Raise for the first row without an id, where the column can tell."""
-    is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
-    if is_missing is not None:
+    if is_missing := getattr(column, "is_null", None) or getattr(column, "isna", None):
         refuse(is_missing(), where, f"the {role} is missing")
 
 
@@ -254,10 +252,8 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
         return
     for bad, what in ((np.isnan(value), "NaN"), (np.isinf(value), "infinite")):
         refuse(bad, where, f"the value is {what}; values must be finite and >= 0")
-    must = (
-        "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
-        "dislike_below=0 to take negative ones as dislikes)"
-    )
+    keep = "give min_value to keep only the rows from that value on"
+    must = f"values must be >= 0 (or {keep}, or dislike_below=0 to take negative ones as dislikes)"
     refuse((value < 0) & (not negatives), where, f"the value {{:g}} is negative; {must}", value)
 
 
@@ -311,9 +307,7 @@ def build(
             found = f"timestamps of {least} and {most} are in different units"
             warn(f"{found}, and their order is not that of time; write all in one, or as dates")
     if columns.split is not None:
-        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
-        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
-        columns.split = columns.split.astype(np.int8)
+        columns.split = marks_of(columns.split, columns.where)
     if columns.saved and threshold is None and dislike_below is None:
         dislike_below = 0
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
@@ -360,11 +354,17 @@ def build(
 
 
 def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    present = np.zeros(len(labels), bool)
-    present[codes] = True
+    present = np.bincount(codes, minlength=len(labels)) > 0
     if present.all():
         return codes, labels
     return (np.cumsum(present) - 1)[codes], labels[present]
+
+
+def marks_of(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+    """A split as int8; other marks than its three would be of no part, in silence."""
+    problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
+    refuse(~np.isin(column, (0, 1, 2)), where, problem, column)
+    return column.astype(np.int8, copy=False)
 
 
 def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
@@ -380,10 +380,10 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
         return exact.astype(np.int64)
     if column.dtype.kind in "bui":
         wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
-        return column.astype(np.float64 if wide else np.int64)
+        return column.astype(np.float64 if wide else np.int64, copy=False)
     if column.dtype.kind == "f":
         refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
-        return column.astype(np.float64)
+        return column.astype(np.float64, copy=False)
     items = column.tolist()
     refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, "the timestamp is missing")
     if not any(map(is_moment, items)) and all(map(is_number, items)):

@@ -645,6 +645,18 @@ def test_interactions_read_times_as_a_column_of_a_file_is_read(tmp_path):
             Interactions(X, ["a", "b"], ["x", "y"], missing)
 
 
+def test_interactions_refuse_marks_that_are_of_no_part():
+    """Of texts, `train` and `test` were empty, and what another number marked was nowhere."""
+    X = sp.csr_array(np.array([[1, 2], [0, 3]], np.float32))
+    for split, bad in ((["train", "test", "test"], "0\\]: the split is train"), ([0, 1, 5], "2.*is 5")):
+        with pytest.raises(InputError, match=rf"split\[{bad}; it must be 0 \(train\), 1 \(test\)"):
+            Interactions(X, ["a", "b"], ["x", "y"], split=split)
+    for split in ([0, 1, 2], np.array([0.0, 1.0, 2.0]), np.array([0, 1, 2], np.int8)):
+        data = Interactions(X, ["a", "b"], ["x", "y"], split=split)
+        assert data.split.dtype == np.int8
+        assert (data.train.nnz, data.test.nnz, data.validation.nnz) == (1, 1, 1)
+
+
 # ------------------------------------------------------------------------ one behaviour of all engines
 
 
