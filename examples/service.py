@@ -220,6 +220,9 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
             options["candidates"] = Positions(loaded.items.index(query.among))
         row = [] if query.history is None else loaded.items.index(query.history)
         user = loaded.users.index([query.user], missing="mark")[0] if query.user is not None else -1
+        typed = [] if user >= 0 or query.user is None else [str(query.user)]
+        if (loaded.users.parse(typed, missing="mark") >= 0).any():  # "7" where a user is 7
+            raise HTTPException(422, f"user {query.user!r} is one of another type; give ids as in training")
         if user >= 0:
             ids, scores = loaded.model.recommend(Positions(user), query.n, **options)
         elif query.history is not None or query.popular:

@@ -124,6 +124,32 @@ def test_answers_are_those_of_the_library(service, models):
     assert len(answer["items"]) == 150 - len(model.seen_[[0]].indices)
 
 
+def example():
+    """The script as a module."""
+    script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
+    spec = importlib.util.spec_from_file_location("service_example", script)
+    service = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(service)
+    return service
+
+
+def test_a_user_whose_id_is_of_another_type_is_nobody_unknown(tmp_path):
+    """Asked for as "7", user 7 got popular items in silence."""
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((60, 30)) < 0.3)
+    service = example()
+    for ids, wrong in ((users, "7"), (list(map(str, users)), 7)):
+        model = RGALS(K=4, n_iter=2, random_state=0).fit(read_interactions((ids, items)))
+        model.save(tmp_path / "model.npz")
+        routes = service.make_app(tmp_path / "model.npz").routes
+        endpoint = next(route.endpoint for route in routes if route.path == "/recommend")
+        with pytest.raises(service.HTTPException, match="give ids as in training"):
+            asyncio.run(endpoint(service.Recommend(user=wrong, popular=True)))
+        for stranger in ("77", 77, "None"):
+            answer = asyncio.run(endpoint(service.Recommend(user=stranger, popular=True, n=3)))
+            assert len(json.loads(answer.body)["items"]) == 3
+
+
 def test_a_model_whose_interactions_age_takes_histories(tmp_path):
     """Its file was refused, as histories had no times: they are as new as the newest of the fit."""
     rng = np.random.default_rng(0)
@@ -131,10 +157,7 @@ def test_a_model_whose_interactions_age_takes_histories(tmp_path):
     events = (users, [f"i{k:02d}" for k in items], np.ones(len(users)), rng.random(len(users)))
     model = RGALS(K=4, half_life=1.0, random_state=0).fit(read_interactions(events))
     model.save(tmp_path / "model.npz")
-    script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
-    spec = importlib.util.spec_from_file_location("service_example", script)
-    service = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(service)
+    service = example()
     loaded = service.load(tmp_path / "model.npz")
     now = model.seen_.times.max()
     expected = model.recommend_new(read_interactions(([0, 0], ["i03", "i05"], [1, 1], [now, now])), 4)
