@@ -196,7 +196,7 @@ class RGALSCV(RGALS):
             n_splits = auto if isinstance(self.n_splits, str) else self.n_splits
             n_splits = 1 if validation is not None else n_splits
             known = None if validation is None else given(validation, columns, "validation")
-            data = Given(whole, *labels, timestamp=told.timestamp), None, known
+            data = Given(whole, *labels, timestamp=told.timestamp, frame=told.frame), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
             space = {}
             for name, loss in losses.items():

@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import _check_n_features, _get_feature_names
 
 from rgals.datasets.features import read_features
-from rgals.datasets.given import beside, given
+from rgals.datasets.given import Given, beside, given
 from rgals.datasets.ids import IdMap
 from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
@@ -36,10 +36,9 @@ def read(
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
     found, halving = given(X, columns).warned(), getattr(model, "half_life", None) is not None
-    names = None if found.frame is None else _names_of(found.frame)
+    names = names_of(found.frame)
     matrix = check_matrix(model, found.timed if halving else found.matrix, dtype)
-    if matrix.times is not None and not halving:
-        matrix = replace(matrix, times=None)
+    matrix = matrix if halving or matrix.times is None else replace(matrix, times=None)
     if matrix.likes.nnz == 0:
         if check_matrix(model, found.matrix, np.float64).likes.nnz:
             raise InputError(f"X: its values are too small for {np.dtype(dtype)}; multiply them by a number")
@@ -47,12 +46,20 @@ def read(
     return matrix, check_labels(*found.ids(user_ids, item_ids), matrix.shape), names
 
 
-def _names_of(frame: Any) -> np.ndarray | None:
-    """The names of a frame's columns, where they are texts."""
+def names_of(frame: Any) -> np.ndarray | None:
+    """The names of a frame's columns, where there is one and they are texts."""
     try:
-        return _get_feature_names(frame)
+        return None if frame is None else _get_feature_names(frame)
     except (TypeError, ValueError) as error:
         raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
+
+
+def refuse_other_columns(names: np.ndarray | None, found: Given) -> None:
+    """Raise where the items of validation have other columns, by name and order, than those of X."""
+    others = names_of(None if found.labelled else found.frame)
+    if names is not None and others is not None and not np.array_equal(names, others):
+        why = "its columns have other names than those of X, or another order"
+        raise InputError(f"validation: {why}; give validation[X.columns]")
 
 
 def with_features(
@@ -82,10 +89,7 @@ def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
 
 def weigh(values: str, matrix: CSR) -> Weighting:
     """What the values of a fit become. Where "auto" finds them unfit as weights, a warning says so."""
-    if values != AUTO:
-        return Weighting.of(values, matrix)
-    matrix = matrix.likes
-    return Weighting.of(choose_values(Values.of(matrix)), matrix)
+    return Weighting.of(choose_values(Values.of(matrix.likes)) if values == AUTO else values, matrix)
 
 
 def choose_values(found: Values) -> str:
@@ -155,14 +159,10 @@ def divide(
         users, items = (None if i is None else IdMap(i, of) for i, of in zip(labels, ("user", "item")))
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
         found = given(validation, columns, "validation")
-        others = None if found.frame is None or found.labelled else _names_of(found.frame)
-        if names is not None and others is not None and not np.array_equal(names, others):
-            why = "its columns have other names than those of X, or another order"
-            raise InputError(f"validation: {why}; give validation[X.columns]")
+        refuse_other_columns(names, found)
         laid_out, *unknown = beside(found, users, items, "validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
-        dtype = matrix.values.dtype
-        shape = {"n_rows": n_users, "n_cols": n_items}
+        dtype, shape = matrix.values.dtype, {"n_rows": n_users, "n_cols": n_items}
         held_out = as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
         hidden, known = held_out.likes, grown(matrix, *held_out.shape)
         ends = ((start, min(start + _USERS, n_users)) for start in range(0, n_users, _USERS))
@@ -195,10 +195,8 @@ def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.nda
         return None
     users, items = last.user_factors, last.item_factors
     if (users.shape, items.shape) != tuple((n, model.K) for n in shape):
-        raise InputError(
-            f"warm_start: the last fit has factors of shapes {users.shape} and {items.shape}, which do not "
-            f"fit a matrix {shape} with K={model.K}; set warm_start=False"
-        )
+        what = f"warm_start: the last fit has factors of shapes {users.shape} and {items.shape}"
+        raise InputError(f"{what}, which do not fit a matrix {shape} with K={model.K}; set warm_start=False")
     return users, items
 
 

@@ -576,6 +576,19 @@ def test_frames_keep_their_columns(data):
     assert list(model.feature_names_in_) == list(frame.columns)
 
 
+def test_a_validation_frame_with_other_columns_is_refused(data):
+    """It judged by other items, and was fitted to them in the end, in silence; `RGALS.fit` refused it."""
+    pd = pytest.importorskip("pandas")
+    parts = split_interactions(data.matrix, (0.8, 0.2), random_state=5)
+    train, validation = (pd.DataFrame(X.toarray(), columns=[f"i{k}" for k in range(100)]) for X in parts)
+    turned = validation[validation.columns[::-1]]
+    for fit in (RGALSCV(**SHORT).fit, RGALS(K=6).fit, lambda X, **how: tune("rg2", X, {"K": 6}, **how)):
+        with pytest.raises(InputError, match=r"validation: its columns .*; give validation\[X.columns\]"):
+            fit(train, validation=turned)
+    model = RGALSCV(**SHORT).fit(train, validation=turned[train.columns])
+    assert model.fingerprint() == RGALSCV(**SHORT).fit(parts[0], validation=parts[1]).fingerprint()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

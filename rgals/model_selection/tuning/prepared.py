@@ -21,6 +21,7 @@ from rgals.model_selection.protocol import Parts, Protocol, named_protocol
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import Blocks, HardNegatives
+from rgals.training.data import names_of, refuse_other_columns
 from rgals.training.fit import DRAWS
 
 _LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
@@ -114,6 +115,7 @@ def split_for_tuning(
             return Prepared([split], parts.train, parts, user_ids, item_ids)
         train, held_out = parts.train, parts.validation
     elif validation is not None:
+        refuse_other_columns(names_of(X.frame), given(validation))
         train = X.csr()
         known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
         judges = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols, dislikes=True)
