@@ -405,6 +405,9 @@ def test_score_is_the_ranking_of_hidden_interactions_and_repeats(split):
     figure = model.score(train[300:])
     assert figure == model.score(train[300:])
     assert figure > RGALS(K=16, reg=50.0, random_state=0).fit(train[:300]).score(train[300:])
+    for falling in ("gini@10", "dislike_rate@10"):  # scikit-learn's searches took the worst by them
+        with pytest.raises(ParameterError, match="metric=.*better when larger"):
+            model.set_params(metric=falling).score(train[300:])
 
 
 def test_searches_judge_users_by_their_features_too(rng):

@@ -8,6 +8,7 @@ import numpy as np
 from rgals.datasets.given import beside, given, refuse_unknown
 from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
+from rgals.metrics._table import rising
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
 from rgals.runtime.errors import InputError, warn
@@ -63,8 +64,8 @@ class OfRows(FactorRanker):
     def score(self, X: Any, y: Any = None, user_features: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
 
-        Hides a fifth of every row, folds the rest in and measures on what was hidden: ``metric``, or NDCG@10
-        of a model without. The choice is the same at every call.
+        Hides a fifth of every row, folds the rest in and measures on what was hidden: ``metric``, which must
+        be better when larger, or NDCG@10 of a model without. The choice is the same at every call.
 
         Parameters
         ----------
@@ -97,8 +98,7 @@ class OfRows(FactorRanker):
         >>> Popularity().fit(X).score(X)
         1.0
         """
-        found = given(X)
-        fixed, state, rows = self._read_rows(found)
+        fixed, state, rows = self._read_rows(found := given(X))
         rows, prior, _ = state.described(rows, user_features, found.user_ids)
         if prior is None:
             fixed._warn_without_features(state, "score", "; give it user_features")
@@ -106,7 +106,7 @@ class OfRows(FactorRanker):
         if not hidden.nnz:
             raise InputError(f"X (shape {rows.shape}) has no row of two interactions, to hide one of them")
         ranked = fixed._ranking(state, fixed._fold_in(state, shown, prior))
-        return float(evaluate(ranked, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
+        return float(evaluate(ranked, shown, hidden, rising(fixed.metric), n_jobs=fixed.n_jobs)[fixed.metric])
 
     def _ranking(self, state: Snapshot, users: Any) -> Any:
         """What `evaluate` takes of some users."""
