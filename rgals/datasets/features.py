@@ -95,9 +95,8 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
         if values.dtype.kind not in "iuf":
             found.append({"name": column, "categories": sorted({str(value) for value in values})})
             continue
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}; give a number")
+        if len(bad := np.flatnonzero(~np.isfinite(values))):
+            raise InputError(f"{name}: column {column!r} has {values[bad[0]]} in row {bad[0]}; give a number")
         # The deviation of a constant is the rounding of its mean, not 0: new rows would be divided by 1e-17.
         scale = float(values.std(dtype=float)) if len(np.unique(values)) > 1 else 1.0
         found.append({"name": column, "mean": float(values.mean(dtype=float)), "scale": scale})
@@ -109,6 +108,8 @@ def _plain(column: Any) -> np.ndarray:
     values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
     if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # some may be missing
         return np.array([f"{value:.17g}" for value in values.tolist()], object)
+    if values.dtype.kind == "M":  # times of every unit print alike
+        values = values.astype("M8[D]" if values.dtype == "M8[D]" else "M8[us]").astype(object)
     if values.dtype != object:
         return values
     if all(isinstance(value, Real) and not isinstance(value, bool) for value in values):
@@ -137,8 +138,7 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
             values = np.array([f"{value:.17g}" for value in values.tolist()], object)
         at = np.array([known.get(str(value), -1) for value in values], np.int64)  # -1: not seen in the fit
         rows = np.flatnonzero(at >= 0)
-        shape = len(values), len(known)
-        blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=shape))
+        blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=(len(values), len(known))))
     if not blocks:
         raise InputError(f"{name} has no columns beside the ids")
     return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks]))

@@ -381,6 +381,20 @@ def test_missing_categories_are_one_in_frames_of_every_package(rng):
         assert abs(alone[1]).min() > 0
 
 
+def test_dates_are_the_same_categories_in_every_unit_and_frame():
+    """Days that came in seconds where the fit had nanoseconds were unknown to it, in silence."""
+    pa = pytest.importorskip("pyarrow")
+    days = np.array(["2024-01-31", "NaT", "2024-02-01"], "datetime64[s]")
+    frames = [pd.DataFrame({"since": days.astype(f"datetime64[{unit}]")}) for unit in ("s", "us", "ns")]
+    frames += [frames[0].astype("category"), pa.table({"since": days.astype("datetime64[ms]")})]
+    found, _, encoding, _ = read_features(frames[0], 3, None, "item_features")
+    assert encoding[0]["categories"] == ["2024-01-31 00:00:00", "2024-02-01 00:00:00", "nan"]
+    for frame in frames:
+        again = read_features(frame, 3, None, "item_features", encoding)[0]
+        np.testing.assert_array_equal(again.toarray(), found.toarray())
+    np.testing.assert_array_equal(found.toarray().sum(axis=1), 1)
+
+
 def test_features_of_a_frame_find_ids_that_are_texts_and_integers(rng):
     data = read_interactions((["a", 5, "b", 5], ["x", 3, "y", "x"]))
     table = pd.DataFrame({"item": [3, "x", "y", 4], "kind": ["k", None, "l", "k"], "year": [1.0, 2, 3, 4]})
