@@ -189,8 +189,7 @@ class Interactions:
             raise ParameterError("path", path, "give a name that ends in .npz")
         user, item = entry_rows(self.matrix).astype(np.int32), self.matrix.indices.astype(np.int32)
         arrays = {"user": user, "item": item, "rating": self.matrix.data.astype(np.float32)}
-        marks = {"timestamp": self.timestamp, "split": self.split}
-        arrays |= {name: mark for name, mark in marks.items() if mark is not None}
+        arrays |= {k: x for k, x in (("timestamp", self.timestamp), ("split", self.split)) if x is not None}
         arrays |= self.users.to_arrays("user_") | self.items.to_arrays("item_")
         with atomic_file(path) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
