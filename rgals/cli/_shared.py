@@ -18,8 +18,10 @@ from rgals.baselines import EASE, Popularity
 from rgals.cli._options import Argument, Heading, param, parameters
 from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
+from rgals.datasets.columns import KNOWN_NAMES, plain_name
 from rgals.datasets.given import Given, given
-from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
+from rgals.datasets.ids import text_to_labels
+from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
 from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
 from rgals.losses import Loss, get_loss
@@ -142,11 +144,20 @@ def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]
     return train, validation if validation.nnz else None
 
 
-def read_table(path: str) -> Any:
-    """A table of features, csv or parquet, as a frame of pandas."""
+def read_table(path: str, label: str) -> Any:
+    """A table of features of users or items, csv or parquet, as a frame of pandas."""
     pandas = optional("pandas", "features need pandas: pip install pandas")
     try:
-        return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+        if path.endswith(".parquet"):
+            return pandas.read_parquet(path)
+        # Ids are read as those of interactions are: pandas would make 7 of 007, and nothing of NA.
+        table, texts = pandas.read_csv(path), pandas.read_csv(path, dtype=str, keep_default_na=False)
+        for column in texts:
+            if plain_name(column) in KNOWN_NAMES[label] and texts[column].is_unique:
+                refuse(texts[column].str.strip() == "", f"{path}: row {{}}".format, f"the {label} is missing")
+                codes, labels = text_to_labels(np.arange(len(table)), texts[column].tolist())
+                table[column] = labels[codes]
+        return table
     except ValueError as error:  # as those of pandas, of pyarrow and of decoding are
         raise InputError(f"{path} cannot be read as a table of features: {error}") from error
 

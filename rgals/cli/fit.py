@@ -109,8 +109,8 @@ def run_fit(args: argparse.Namespace) -> None:
     users, items = data.shape
     shared.tell(args, f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
-    tables = {"user_features": args.user_features, "item_features": args.item_features}
-    features = {name: shared.read_table(path) for name, path in tables.items() if path is not None}
+    tables = {"user": args.user_features, "item": args.item_features}
+    features = {f"{of}_features": shared.read_table(path, of) for of, path in tables.items() if path}
     model.fit(train, validation=validation, checkpoint=checkpoint, **features)
     seconds = time.perf_counter() - started
     if held_out is not None:

@@ -98,7 +98,8 @@ class OfRows(FactorRanker):
         >>> Popularity().fit(X).score(X)
         1.0
         """
-        fixed, state, rows = self._read_rows(found := given(X))
+        found = given(X)
+        fixed, state, rows = self._read_rows(found)
         rows, prior, _ = state.described(rows, user_features, found.user_ids)
         if prior is None:
             fixed._warn_without_features(state, "score", "; give it user_features")

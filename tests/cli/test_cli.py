@@ -682,6 +682,21 @@ def test_features_that_are_no_table_are_one_line(folder, tmp_path, capsys):
         assert f"{name} cannot be read as a table of features" in error_of(capsys, *command)
 
 
+def test_ids_of_features_are_read_as_those_of_interactions(tmp_path, capsys):
+    """Of 007 pandas made 7, of NA nothing: such features were of items that nobody has, and the fit ended."""
+    pytest.importorskip("pandas")
+    items = ["007", "NA", "010", "x"]
+    rows = [f"u{k},{items[(k + d) % 3]}" for k in range(9) for d in range(2)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item", *rows]))
+    (tmp_path / "kinds.csv").write_text("\n".join(["item,size", *(f"{i},{k}" for k, i in enumerate(items))]))
+    path, out, kinds = (str(tmp_path / name) for name in ("log.csv", "model.npz", "kinds.csv"))
+    assert main(["fit", path, "-o", out, *FAST, "--item-features", kinds, "-q"]) == 0
+    assert RGALS.load(out).item_ids_.tolist() == ["007", "010", "NA", "x"]
+    (tmp_path / "kinds.csv").write_text("item,size\n007,1\n,2\n")
+    found = error_of(capsys, "fit", path, "-o", out, *FAST, "--item-features", kinds)
+    assert "kinds.csv: row 1: the item is missing" in found
+
+
 # --------------------------------------------------------------------------------------------- details
 
 
