@@ -305,21 +305,25 @@ def with_users(
     """Histories of items (items x users) with the users among whose T best items each of them comes.
 
     ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
-    the matrix; ``known`` are those of its items that are solved anew, which are left out of the rankings.
-    ``weighed``: which of these items have a weight; nothing pulls one without, which nobody has.
+    the matrix; ``known`` are those of its items that are solved anew, and rank by what was found. Where there
+    are none, all of these are new, each ranked by itself. ``weighed``: which of these items have a weight;
+    nothing pulls one without, which nobody has.
     """
     users, items, seen = state
-    n = hard.n_top(len(items))
-    above = np.zeros((len(found), len(users)), bool)
+    n, histories, m = hard.n_top(len(items)), columns.transpose(), len(known)
+    counts, chosen = np.zeros(len(users), np.int64), [np.empty(0, np.int32)]
     for part in _parts(seen.row_counts > 0, n + len(found)):
+        own = histories.take_rows(part)
         with workers(n_jobs) as n_threads:
-            _, scores = best(users[part], items, seen.take_rows(part), n, n_threads, known)
-            above[:, part] = found @ users[part].T > scores[:, -1]
-    above[columns.rows, columns.indices] = False
-    above[~weighed] = False
-    user = np.nonzero(above)[1]
-    indptr = np.append(0, np.cumsum(above.sum(axis=1, dtype=np.int64)))
-    pairs = CSR(indptr, user.astype(np.int32), np.empty(0, np.float32), len(users))
+            _, others = best(users[part], items, seen.take_rows(part), n, n_threads, known)
+            scores = users[part] @ found.T
+        scores[own.rows, own.indices] = -np.inf
+        beyond = np.partition(np.hstack([others, scores]), m - 1, axis=1)[:, m - 1] if m else others[:, -1]
+        above = (scores > beyond[:, None]) & weighed
+        counts[part] = above.sum(axis=1)
+        chosen.append(np.nonzero(above)[1].astype(np.int32))
+    indptr = np.append(0, np.cumsum(counts))
+    pairs = CSR(indptr, np.concatenate(chosen), np.empty(0, np.float32), len(found)).transpose()
     return merge(columns, pairs, found.dtype, 1)
 
 

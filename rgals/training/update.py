@@ -414,6 +414,8 @@ def _admit(state: FittedState, events: CSR) -> None:
     nnz = state.interactions().nnz + events.nnz
     # Factors and their copies; positions, values and order of the rows that are merged.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
+    if (hard := state.hard_negatives) is not None:  # the users who rank an item among their first
+        needed += 24 * n_users * min(hard.n_top(n_items), int(np.count_nonzero(events.col_counts)))
     what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
     memory.admit(needed, what, "update a model of fewer users and items, or lower K")
 

@@ -314,10 +314,11 @@ def test_updated_items_have_the_users_whom_they_come_first_for(loss, X):
     first = None if loss.couples_items() else plain.partial_fit_items(columns, new).item_factors_[new]
     model.partial_fit_items(columns, new)
     if first is not None:
-        scores = np.where(model.seen_.toarray() > 0, -np.inf, P @ np.r_[Q, np.zeros((1, Q.shape[1]))].T)
-        scores[:, new] = -np.inf
-        least = -np.sort(-scores, axis=1)[:, HARD.n_top(121) - 1]
-        above = (least[:, None] < P @ first.T) & (columns.toarray() == 0) & (X.sum(axis=1) > 0)[:, None]
+        ranked = np.r_[Q, np.zeros((1, Q.shape[1]))]
+        ranked[new] = first
+        scores = np.where(model.seen_.toarray() > 0, -np.inf, P @ ranked.T)
+        beyond = -np.sort(-scores, axis=1)[:, HARD.n_top(121)]
+        above = (scores[:, new] > beyond[:, None]) & (X.sum(axis=1) > 0)[:, None]
         assert 3 < above.sum() < above.size
         pairs = np.zeros((90, 121), bool)
         pairs[:, new] = above
@@ -481,6 +482,21 @@ def test_items_that_weigh_nothing_are_not_drawn(X):
     loss = RG2(alpha=0.1, n_negatives=3, proposal_exponent=0.5)  # of items that nobody has
     model = make(loss, init="random").fit(X)
     assert (model.item_factors_[5] == 0).all() and np.isfinite(model.user_factors_).all()
+
+
+def test_an_update_of_every_item_takes_no_more_pairs_than_users_have(X, monkeypatch):
+    """Items that were solved anew did not rank: where all were, every pair of the matrix was a negative."""
+    model, merge, drawn = make().fit(X), hard_negatives.merge, []
+
+    def counted(rows, pairs, *rest):
+        drawn.append(pairs)
+        return merge(rows, pairs, *rest)
+
+    monkeypatch.setattr(hard_negatives, "merge", counted)
+    model.partial_fit(sp.csr_array(np.diag(np.ones(X.shape[1]))[: X.shape[0]] + (X > 0)), sweeps=1)
+    of_items = drawn[0]
+    assert of_items.n_rows == X.shape[1]
+    assert of_items.col_counts.max() == HARD.n_top(X.shape[1])
 
 
 @pytest.mark.parametrize(
