@@ -51,6 +51,10 @@ class CSR:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # copies of numpy's arrays are writable, and kernels would compile for them
+
     @classmethod
     def empty(cls, n_rows: int, n_cols: int) -> "CSR":
         """A matrix without entries."""

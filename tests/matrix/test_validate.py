@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -260,3 +262,13 @@ def test_duplicates_are_added_in_any_type(dtype, form):
         X = sp.csc_array((values[[3, 0, 1, 2]], rows[[3, 0, 1, 2]], np.array([0, 1, 1, 4])), shape=(2, 3))
     found = as_csr(X, dtype=np.float64).to_scipy(np.float64).toarray()
     np.testing.assert_array_equal(found, [[0, 0, 3.0 * most], [most, 0, 0]])
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda matrix: pickle.loads(pickle.dumps(matrix))])
+def test_copies_of_a_matrix_are_read_only_too(again):
+    """`drift` of a model from another process compiled its kernels a second time, for writable arrays."""
+    known = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.array([2.0]), 1, np.zeros(1))
+    made = again(known)
+    for name in ("indptr", "indices", "values", "times"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(known, name))
+        assert not getattr(made, name).flags.writeable
