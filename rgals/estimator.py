@@ -376,7 +376,7 @@ class RGALS(
         if state.seen is not None and state.seen.nnz != state.degrees.pairs[0].sum():
             # The fit held interactions out; a transform sees them all.
             return fixed.transform(X, fit_params.get("user_features"))
-        return self._by_user(state.user_factors, X, state.user_ids)
+        return self._by_user(state.user_factors.copy(), X, state.user_ids)
 
     def transform(self, X: Any, user_features: Any = None) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).

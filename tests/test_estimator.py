@@ -16,8 +16,8 @@ from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, train_test_split
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -374,6 +374,13 @@ def test_grid_search_clone_and_pipeline_run_on_csr(split):
     assert 0 < pipe.score(train) <= 1
     two = Pipeline([("als", clone(twin)), ("svd", TruncatedSVD(2))]).fit_transform(train)
     assert two.shape == (400, 2)
+
+
+def test_what_a_pipeline_does_to_factors_leaves_the_model_as_it_is(X):
+    """It was given those of the model itself: a step that works in place changed its recommendations."""
+    model = RGALS(4, n_iter=1, random_state=0)
+    make_pipeline(model, Normalizer(copy=False)).fit_transform(X)
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
 
 
 def test_searches_and_splitters_take_interactions_with_ids():
