@@ -47,9 +47,10 @@ def check_labels(
 
 
 def _inverse_norms(factors: np.ndarray) -> np.ndarray:
-    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
+    """One over the length of each row; NaN, which removes it from every list, where that overflows."""
     norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
-    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
+    long = norms > np.finfo(factors.dtype).tiny
+    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=long).astype(factors.dtype)
 
 
 def _id_map(labels: np.ndarray | None, factors: np.ndarray, what: str) -> IdMap:

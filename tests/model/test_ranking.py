@@ -3,6 +3,7 @@
 import threading
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,6 +139,17 @@ def test_recommend_new_folds_in_and_leaves_the_given_items_out():
     with pytest.warns(UserWarning, match="2 of 2 users have no interactions") as seen:
         assert (model.recommend_new(empty)[0] == -1).all()
     assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_factors_that_are_next_to_nothing_have_no_direction():
+    """One over their length is infinite in float32, and so was their likeness to any other item."""
+    model = Model()
+    state = model._state()
+    factors = state.item_factors.astype(np.float32)
+    factors[5] *= 1e-40
+    model._snapshot = replace(state, item_factors=factors)
+    ids, scores = model.similar_items([0, 5], n=N)
+    assert 5 not in ids and (ids[1] == -1).all() and scores.max() < 1.01
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
