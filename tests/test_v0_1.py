@@ -45,6 +45,7 @@ def test_models_load_and_give_equal_lists(name, tmp_path):
     model = kind.load(DATA / f"{name}.npz")
     check_lists(model, EXPECTED["models"][name], 1e-6)
     assert model.values == "raw" and model.n_features_in_ == 20
+    assert kind is SGDRanker or model.user_mean is False
     assert model.user_ids_[3] == "user 3 \N{SNOWMAN}" and model.item_ids_.tolist() == list(range(1000, 1020))
     X = sp.load_npz(DATA / "matrix.npz")
     np.testing.assert_array_equal(model.seen_.toarray(), X.toarray())

@@ -140,8 +140,9 @@ class ModelFormat:
         unknown = sorted(set(params) - set(known))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
-        # Before there was a choice, values were weights as they were, and starts random.
-        older = {name: value for name, value in {"values": "raw", "init": "random"}.items() if name in known}
+        # Before there was a choice: values were weights as they were, starts random, users pulled to zero.
+        was = {"values": "raw", "init": "random", "user_mean": False}
+        older = {name: value for name, value in was.items() if name in known}
         return self.unpack({**older, **params})
 
     def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
