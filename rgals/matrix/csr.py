@@ -237,10 +237,5 @@ class CSR:
     def to_scipy(self, dtype: np.dtype | type | str | None = None) -> sp.csr_array:
         """A `scipy.sparse.csr_array` with explicit values, as they are (float32 for 1), in its own arrays."""
         whole = self.load()
-        ones = whole.is_binary
-        values = (
-            np.ones(whole.nnz, dtype or np.float32)
-            if ones
-            else whole.values.astype(dtype or whole.values.dtype)
-        )
-        return sp.csr_array((values, whole.indices, whole.indptr), shape=self.shape, copy=True)
+        values = np.ones(whole.nnz, np.float32) if whole.is_binary else whole.values
+        return sp.csr_array((values, whole.indices, whole.indptr), self.shape, dtype, copy=True)
