@@ -1,6 +1,7 @@
 """What a loss may know of a matrix: its margins, weights that follow from them, and its cohesion."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -52,25 +53,17 @@ class Degrees:
 
     def with_users(self, rows: CSR) -> "Degrees":
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
-        likes = rows.likes
-        return replace(
-            self,
-            user_sum=likes.row_sums,
-            user_count=likes.row_counts,
-            user_pairs=rows.row_counts,
-            reference=self.reference or self,
-        )
+        return self._with("user", rows)
 
     def with_items(self, columns: CSR) -> "Degrees":
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
-        likes = columns.likes
-        return replace(
-            self,
-            item_sum=likes.row_sums,
-            item_count=likes.row_counts,
-            item_pairs=columns.row_counts,
-            reference=self.reference or self,
-        )
+        return self._with("item", columns)
+
+    def _with(self, side: str, rows: CSR) -> "Degrees":
+        likes = rows.likes
+        margins = {"sum": likes.row_sums, "count": likes.row_counts, "pairs": rows.row_counts}
+        own: dict[str, Any] = {f"{side}_{name}": array for name, array in margins.items()}
+        return replace(self, **own, reference=self.reference or self)
 
     def alone(self) -> "Degrees":
         """The same without the matrix, for what outlives a fit."""
