@@ -370,7 +370,7 @@ class RGALS(
         -------
         ndarray, shape (n_users, K)
         """
-        X = given(X, fit_params.pop("columns", None))
+        X = given(X, fit_params.get("columns"))
         fixed = copy(self.fit(X, y, **fit_params))
         state: FittedState = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.pairs[0].sum():

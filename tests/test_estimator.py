@@ -663,6 +663,14 @@ def test_a_frame_of_users_has_their_ids_and_not_the_index_of_events():
     assert whole.index.tolist() == ["ann", "zoe"] and np.any(whole)
 
 
+def test_fit_transform_reads_validation_by_the_columns_too():
+    """It read X by them and left validation without: an error advised the argument that was given."""
+    events = pd.DataFrame({"who": ["ann", "ann", "bob", "bob"], "what": ["tea", "milk", "tea", "rum"]})
+    shown = {"columns": {"user": "who", "item": "what"}, "validation": events[1:2].assign(what="rum")}
+    model = RGALS(K=2, n_iter=1, random_state=0)
+    assert model.fit_transform(events, **shown).shape == (2, 2) and "ndcg@10" in model.history_[-1]
+
+
 def test_marked_test_interactions_are_not_fitted_in_silence():
     data = read_interactions(
         pd.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "split": [0, 1, 0, 1]})
