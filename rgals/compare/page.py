@@ -33,7 +33,10 @@ def draw(result: Comparison) -> Any:
     values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
         mark_shares(left, result.best)
-        left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
+        # Starts may lie below the picture, but not a method that has one value only, as popularity has.
+        alone = [0.96 * curve[0][1] for row in result.rows for curve in row.curves if len(curve) == 1]
+        low = min(0.5 * result.best, np.nanmin([max(0.0, np.quantile(values, 0.05)), *alone]))
+        left.set_ylim(low, max(values) * 1.04)
     left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")

@@ -629,6 +629,18 @@ def test_names_of_data_and_methods_are_drawn_and_printed_as_they_are(split, tmp_
     assert "<b>" not in page and "5$ &lt;b&gt; $\\frac</td>" in page and "$\\x$ &amp; co: time" in page
 
 
+def test_popularity_is_in_the_picture(split):
+    """Curves of many iterations begin far below, and are cut there; so was what has one value only."""
+    result = compare(split, {"als": RGALS(4, n_iter=3), "popularity": Popularity()}, **ONE)
+    curves = {"als": [(t, 0.9 - 0.3 / t) for t in range(1, 200)], "popularity": [(0.1, 0.2)]}
+    rows = [replace(row, curves=[curves[row.method]]) for row in result.rows]
+    low, high = draw(replace(result, rows=rows, best=0.9)).axes[0].get_ylim()
+    assert 0.1 < low < 0.2 and high > 0.9
+    curves["popularity"] = [(0.1, float("nan"))]
+    rows = [replace(row, curves=[curves[row.method]]) for row in result.rows]
+    assert draw(replace(result, rows=rows, best=0.9)).axes[0].get_ylim()[0] == 0.45
+
+
 def test_the_recipe_makes_a_table_of_latex(split, tmp_path):
     """The lines of the docstring, on names that LaTeX would stumble over."""
     example = re.findall(r"^ +(?:>>>|\.\.\.) ?(.*)$", Comparison.to_frame.__doc__, re.MULTILINE)
