@@ -25,6 +25,7 @@ from rgals.scoring import recommend_all
 
 TASTES = 20
 REFIT = 0.01  # of what the objective fell since factors of 0: above the .003 at which a fit itself ends
+GROWN = 0.2  # of all interactions, new since the fit: what it took from fewer does not suit them any more
 
 
 def purchases(days: int, seed: int) -> list[Interactions]:
@@ -99,8 +100,10 @@ def run(days: list[Interactions], out: Path) -> dict[str, list[float]]:
     ):
         began = time.perf_counter()
         model.partial_fit(today)
-        # Asking costs an iteration and a half: once a week.
-        refit = night % 7 == 0 and model.drift().fall > REFIT
+        refit = False
+        if night % 7 == 0:  # asking costs an iteration and a half: once a week
+            drift = model.drift()
+            refit = drift.fall > REFIT or drift.merged > GROWN
         if refit:
             model.fit(known(model))
         model.save(out / "model.npz")  # in one step: a service sees the old file or the new one

@@ -121,6 +121,7 @@ def test_shop(monkeypatch, capsys, tmp_path, recwarn):
     assert [row[0] for row in rows] == ["30", "60"]
     updated, popular, frozen = map(float, rows[-1][4:7])
     assert updated > popular > 0 and updated > frozen
+    assert [int(row[7]) for row in rows] == [0, 2]  # the interactions have doubled: the settings follow
     model = RGALS.load(tmp_path / "model.npz")
     assert f"{len(model.user_ids_):,} lists of 10" in out
     assert picture.stat().st_size > 10_000

@@ -342,8 +342,8 @@ class Updated(FoldIn):
 
         ``fall`` is exact: it tries an iteration over everybody on the side and leaves the model alone. It is
         the figure by which ``n_iter="auto"`` ends a fit, below .003 then, and grows with what updates leave
-        unsolved. It costs an iteration and a half. In ``benchmarks/daily.py`` a month of days of 1 %
-        took it to .01 to .024, and the updated models ranked as well as new fits still, within 3 %.
+        unsolved. It costs an iteration and a half. A month of days of 1 % (``benchmarks/daily.py``) took it
+        to .01 to .024, within 3 % of refits. It takes what "auto" became as given: refit by ``merged``, too.
 
         Returns
         -------
