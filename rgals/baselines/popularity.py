@@ -57,8 +57,8 @@ class Popularity(Baseline):
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
         age: Any = 1.0
         if self.half_life is not None:
+            Weighting(half_life=self.half_life).check_times(matrix)  # type: ignore[arg-type]
             span = half_life_in(self.half_life, matrix.times)
-            # It checks the times, too.
             age = np.exp2((times_of(matrix) - Weighting().halving(span, matrix).newest) / span)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.

@@ -67,6 +67,8 @@ def test_what_a_half_life_needs_is_said(data):
     for X in (data.matrix, Interactions(data.matrix, data.user_ids, data.item_ids)):
         with pytest.raises(ParameterError, match="half_life=3.* no times"):
             Popularity(half_life=3).fit(X)
+        with pytest.raises(ParameterError, match="half_life='90d' .* no times"):  # as it was given
+            Popularity(half_life="90d").fit(X)
     for time in (np.nan, np.inf):
         times = np.append(data.timestamp[1:].astype(float), time)
         with pytest.raises(InputError, match="it must be finite"):
