@@ -72,6 +72,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", "(train|test) has .* that the model does not know")
     with tempfile.TemporaryDirectory() as folder:
         nights = run(purchases(args.days, args.seed), args.out or Path(folder))
+    if args.out:
+        print(f"model.npz and lists.csv: {args.out}")
     if args.plot:
         draw(nights, args.plot)
         print(f"\nNDCG@10 of every night: {args.plot}")
@@ -122,7 +124,7 @@ def run(days: list[Interactions], out: Path) -> dict[str, list[float]]:
             )
             seconds = 0.0
     lists = recommend_all(model, out=out / "lists.csv", n=10, resume=False)
-    print(f"\n{lists.users:,} lists of 10 for the newsletter: {out / 'lists.csv'}")
+    print(f"\n{lists.users:,} lists of 10 for the newsletter")
     return nights
 
 

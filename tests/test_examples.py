@@ -123,8 +123,11 @@ def test_shop(monkeypatch, capsys, tmp_path, recwarn):
     assert updated > popular > 0 and updated > frozen
     assert [int(row[7]) for row in rows] == [0, 2]  # the interactions have doubled: the settings follow
     model = RGALS.load(tmp_path / "model.npz")
-    assert f"{len(model.user_ids_):,} lists of 10" in out
+    assert f"{len(model.user_ids_):,} lists of 10" in out and f"lists.csv: {tmp_path}" in out
+    assert (tmp_path / "lists.csv").is_file()
     assert picture.stat().st_size > 10_000
+    out = run("shop.py", monkeypatch, capsys, "--days", "32", "--plot", "")
+    assert "lists of 10" in out and "lists.csv" not in out  # its folder is gone
 
 
 def test_events_of_all_kinds_rank_purchases_better_with_weights_that_were_found(monkeypatch, capsys):
