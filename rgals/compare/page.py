@@ -17,9 +17,10 @@ from rgals.plots import COLORS, axes, legend, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:
-    """A figure with two panels: quality against training time, and objective gaps against iterations."""
+    """Quality against training time; beside it gaps of the objectives, where they were followed."""
     figure = new_figure(13, 5.2)
-    left, right = map(axes, figure.subplots(1, 2, width_ratios=(3, 2)))
+    ratios = (3, 2) if result.objectives else (1,)
+    left, right = map(axes, figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0, [0, -1]])
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
     # To matplotlib dollars enclose a formula, and what begins with an underscore is in no legend.
@@ -51,9 +52,10 @@ def draw(result: Comparison) -> Any:
             shown &= t <= (len(gap) + 1) // 2
         style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": text[label]}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
-    right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
-    right.set_ylabel("objective minus its smallest value, relative")
-    legend(right)
+    if result.objectives:
+        right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
+        right.set_ylabel("objective minus its smallest value, relative")
+        legend(right)
     return figure
 
 

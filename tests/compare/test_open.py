@@ -641,6 +641,14 @@ def test_popularity_is_in_the_picture(split):
     assert draw(replace(result, rows=rows, best=0.9)).axes[0].get_ylim()[0] == 0.45
 
 
+def test_no_panel_is_empty_where_no_objective_is_followed(split):
+    figure = draw(compare(split, {"als": RGALS(4, n_iter=3)}, **ONE))
+    assert [ax.get_ylabel() for ax in figure.axes] == ["validation NDCG@10"]
+    effort = Effort(objective_iterations=8)
+    figure = draw(compare(split, {"als": RGALS(4, n_iter=3)}, **{**ONE, "effort": effort}))
+    assert len(figure.axes) == 2 and all(ax.lines for ax in figure.axes)
+
+
 def test_the_recipe_makes_a_table_of_latex(split, tmp_path):
     """The lines of the docstring, on names that LaTeX would stumble over."""
     example = re.findall(r"^ +(?:>>>|\.\.\.) ?(.*)$", Comparison.to_frame.__doc__, re.MULTILINE)
