@@ -165,7 +165,8 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     Returns
     -------
     matplotlib axes
-        Seconds without those of evaluation, on a logarithmic axis where they span decades.
+        Seconds without those of evaluation, on a logarithmic axis where they span decades. The first fit of
+        a process may compile: run `rgals.warmup` before.
 
     Raises
     ------
@@ -319,7 +320,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
         ax.plot(interactions[full] / items[full], np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
+    ax.set(xlabel="training interactions of an item", ylabel="recommended, times its share of the data")
     _scale_by(ax, ax.dataLim.intervalx)
     ax.set_yscale("log", subs=range(2, 10))
     ax.yaxis.set_major_formatter("{x:g}")

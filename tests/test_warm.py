@@ -119,7 +119,7 @@ def test_the_command_says_what_and_whereto(monkeypatch, capsys):
     monkeypatch.setattr(about, "warmup", done)
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("1 functions compiled; the cache is /a/folder\n")
+    assert out.endswith("functions compiled: 1; the cache is /a/folder\n")
     assert "one" in out and "1.2500" in out
 
 

@@ -49,4 +49,4 @@ def run_warmup(args: argparse.Namespace) -> None:
     found = warmup(**parameters(args, warmup), verbose=shared.progress(args))
     if found.compiled:
         print(shared.table([[name, seconds] for name, seconds in found.compiled.items()], ("function", "s")))
-    print(f"{len(found.compiled)} functions compiled; the cache is {found.folder}")
+    print(f"functions compiled: {len(found.compiled)}; the cache is {found.folder}")
