@@ -108,7 +108,8 @@ class SGDRanker(Trained, BaseEstimator):
         ``"coupled"`` adds ``weight_decay * factor`` to the gradient of a batch's *mean* loss, for the rows
         that are updated; ``"decoupled"`` shrinks them directly. ``"frequency"`` (full losses) adds
         ``weight_decay * sum_x c_x |p_x|^2 + weight_decay * sum_y (c_y + D/N)/2 |q_y|^2`` to the total loss,
-        c being degrees and D their sum: a row is held in proportion to how often it takes part.
+        c being degrees and D their sum: a row is held in proportion to how often it takes part. Full losses
+        that sum over pairs want as many times the decay of a loss of one negative as there are items.
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
         Factor of the learning rate. A callable takes the share of the training that is done, in [0, 1).
     warmup : float in [0, 1), default=0
