@@ -59,8 +59,6 @@ DOT = {**COSINE, "score": "dot", "temperature": 1.0}
 RAW = {**COSINE, "temperature": 1.0}
 
 Rows = dict[str, dict[str, Any]]
-
-
 #: Items, and users who have 1024 positives in the training part, a batch of the published fits.
 CATALOGUES = {
     "amazon-health-10core": (1200, 59),
@@ -260,7 +258,7 @@ def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int, looks: int) 
 
 def neighbours(name: str, label: str) -> tuple[dict[str, Any], ...]:
     """What is tried of a loss; rates are over a published one of 0.1."""
-    if label in (PLAIN[0], LAMBDA[1]):
+    if label in ("LambdaLoss", "LambdaLoss@20, published"):  # the published range of the decay
         return {}, {"weight_decay": 1e-6 * CATALOGUES[name][0]}
     return SMALL if label == "BPR" else CONTRASTS if label.endswith("XSimGCL") else NEIGHBOURS
 
