@@ -92,7 +92,7 @@ def settings(
         "LLPAUC": {**RAW, **many, "loss": LLPAUC(*llp, ascend=False)},
         "LLPAUC, ascending": {**RAW, **many, "loss": LLPAUC(*llp)},
         "AATP": {**RAW, **many, "loss": "sampled_aatp"},
-        "RS@20": {**RAW, **many, "loss": RSAtK(20)},
+        "RS@20": {**RAW, **many, "loss": RSAtK(20, 0.01, 1.0, rescale=False)},
         "SmoothI@20": {**RAW, **many, "loss": SmoothIAtK(20)},
         "SmoothI@20, published": {**RAW, **many, "loss": SmoothIAtK(20, published=True)},
         "BPR": {**DOT, "n_negatives": 1, "loss": "bpr", "lr": 1e-3, "weight_decay": 1e-4},

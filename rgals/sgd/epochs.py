@@ -86,6 +86,7 @@ class Epochs:
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, optimizer)
         self._kept_sides = [*self.kept.sides, *self.adversaries]
         self.inverse_t = self.dtype.type(1 / model.temperature)
+        self.offset = self.dtype.type(model.offset)
         self._active = np.flatnonzero(X.row_counts).astype(np.int32)
         self._buffer = np.empty(0, self.dtype)
         # Losses from outside need no base class, only a kind.
@@ -261,6 +262,7 @@ class Epochs:
             def chunk(s: slice) -> None:
                 own = scores[s]
                 np.matmul(scaled[s], items.T, out=own)
+                own -= self.offset
                 answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
                 values[s], grad = checked(loss, answer, own)
                 own[:] = grad
@@ -297,7 +299,7 @@ class Epochs:
         items[:, 0] = batch.positives
         self.sampler.draw(batch.key, users, items, self._pair_threads)
         pairs = self.users.effective[users] * self.inverse_t, self.items, items
-        grads = self._pair_scores(pairs)
+        grads = self._pair_scores(pairs, self.offset)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
         if self.adversaries:
@@ -315,11 +317,13 @@ class Epochs:
             return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
-    def _pair_scores(self, pairs: Scored) -> np.ndarray:
-        """Scores of each row's items, -inf where there is none."""
+    def _pair_scores(self, pairs: Scored, offset: Any = 0) -> np.ndarray:
+        """Scores of each row's items less the offset, -inf where there is none."""
         rows, side, items = pairs
         out = np.empty(items.shape, self.dtype)
         spread(kernel.pair_scores, len(rows), self._pair_threads, rows, side.effective, items, out)
+        if offset:
+            out -= offset
         return out
 
     def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
@@ -348,6 +352,7 @@ class Epochs:
                 items = self.sampler.lists(keys[s.start // CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
+            scores -= self.offset
             estimates[s] = checked(loss, [loss.estimate(scores)], first=estimates[s].shape, of="estimate")[0]
 
         self._map(some, len(users), CHUNK)
@@ -360,7 +365,7 @@ class Epochs:
         items = self.sampler.lists(batch.key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
         pairs = self.users.effective[users] * self.inverse_t, self.items, items
-        grads = self._pair_scores(pairs)
+        grads = self._pair_scores(pairs, self.offset)
 
         def piece(s: slice) -> None:
             own, mask = grads[s], there[s]
@@ -387,9 +392,9 @@ class Epochs:
 
         def piece(s: slice) -> None:
             np.matmul(scaled[s], item_rows.T, out=neg[s])
-            neg[s] -= correction
+            neg[s] -= correction + self.offset
             kernel.mask_items(s.start, s.stop, neg, *owned, self.sampler.exclude_positives)
-            pos = np.einsum("bk,bk->b", scaled[s], own[s])
+            pos = np.einsum("bk,bk->b", scaled[s], own[s]) - self.offset
             values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]

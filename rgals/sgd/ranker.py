@@ -32,11 +32,17 @@ _CHOICES |= {"decay": ("coupled", "decoupled", "frequency"), "values": VALUES}
 _RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
 _RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
 _RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
-_RANGES |= {"contrast": "float >= 0", "early_stopping": "bool", "exclude_positives": "bool"}
+_RANGES |= {
+    "contrast": "float >= 0",
+    "early_stopping": "bool",
+    "exclude_positives": "bool",
+    "offset": "float",
+}
 _RANGES |= {"replacement": "bool", "shared_negatives": "bool", "warm_start": "bool"}
 # Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
 _DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
 _DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
+_DESCRIBED |= {"offset"}
 _OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file has them by name
 
 
@@ -47,7 +53,8 @@ class _Format(ModelFormat):
         return params | {name: pack_object(name, params[name], kinds) for name, kinds in _OBJECTS.items()}
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        return params | {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
+        objects = {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
+        return {"offset": 0.0} | params | objects  # 0.2 had none
 
 
 @dataclass(eq=False, repr=False)
@@ -74,6 +81,9 @@ class SGDRanker(Trained, BaseEstimator):
         30 to 150), 1 for dot; losses that have temperatures or margins of their own (``raw_scores``) take 1
         alone. What "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
+    offset : float or "auto", default="auto"
+        Subtracted from the scores after that, for losses that compare them with a number. "auto" is log n for
+        binary cross-entropy over cosines or the catalogue, n being the negatives of a positive, else 0.
     encoder : {"mf", "lightgcn", "xsimgcl"}, default="mf"
         What is scored: the factors themselves, or the mean of them and of their propagations over the graph
         of users and items (He et al. 2020), in which all interactions weigh the same, or that of noisy
@@ -165,6 +175,7 @@ class SGDRanker(Trained, BaseEstimator):
     _: KW_ONLY
     score: str = AUTO
     temperature: float | str = AUTO
+    offset: float | str = AUTO
     encoder: str = "mf"
     n_layers: int = 2
     contrast: float = 0.1
@@ -230,6 +241,7 @@ class SGDRanker(Trained, BaseEstimator):
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
             **({} if encoder == ["mf", 2, 0.1] else {"encoder": encoder}),  # there was none in 0.2
+            **({} if self.offset == 0 else {"offset": self.offset}),  # nor one
             "optimizer": [type(optimizer).__name__, plain(dict(vars(optimizer)))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }

@@ -19,7 +19,15 @@ from rgals.runtime.errors import CheckpointError, ParameterError
 from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import AUTOMATIC
 
-SET = {"score": "dot", "temperature": 0.7, "lr": 0.013, "n_epochs": 3, "batch_size": 17, "n_negatives": 4}
+SET = {
+    "score": "dot",
+    "temperature": 0.7,
+    "offset": 0.3,
+    "lr": 0.013,
+    "n_epochs": 3,
+    "batch_size": 17,
+    "n_negatives": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +101,7 @@ def test_early_stopping_has_room_for_its_patience(X):
 
 
 @pytest.mark.parametrize("name", AUTOMATIC)
-@pytest.mark.parametrize("value", ["best", True, -1])
+@pytest.mark.parametrize("value", ["best", True, -np.inf])
 def test_what_is_neither_a_value_nor_auto_is_refused(name, value, X):
     with pytest.raises(ParameterError, match=f"{name}={value!r}" + ".*auto" * (value == "best")):
         SGDRanker(**{name: value}).fit(X)
@@ -107,7 +115,7 @@ def test_none_is_what_it_was_as_a_batch_size(X):
 def test_a_model_of_0_1_shows_what_it_was_fitted_with():
     model = SGDRanker.load(ROOT / "tests" / "data" / "v0_1" / "sgd.npz")
     then = {"score": "cosine", "temperature": 0.2, "lr": 0.02, "n_epochs": 2, "batch_size": None}
-    assert model.params_ == {**then, "n_negatives": 100, "values": "raw"}
+    assert model.params_ == {**then, "n_negatives": 100, "offset": 0.0, "values": "raw"}
     assert "fitted with" not in repr(model)
 
 
@@ -159,7 +167,20 @@ def test_defaults_rank_above_popularity(shape, loss):
 
 
 #: Where plain defaults, over dot products, ranked below popularity or little above.
-WARM = "bce", "sparsemax", "full_bpr", "full_lambda_rank", "list_ap", "list_ndcg", "list_nrbp", "lambda_rank"
+WARM = (
+    "bce",
+    "full_bce",
+    "uib",
+    "sml",
+    "rs_at_k",
+    "sparsemax",
+    "full_bpr",
+    "full_lambda_rank",
+    "list_ap",
+    "list_ndcg",
+    "list_nrbp",
+    "lambda_rank",
+)
 
 
 @pytest.mark.few(4)
@@ -172,6 +193,28 @@ def test_losses_that_compare_scores_with_each_other_rank_well_over_cosines(loss)
     assert model.params_["score"] == "cosine"
     found, floor = (evaluate(m, train, hidden, "ndcg@10")["ndcg@10"] for m in (model, popular))
     assert found > 1.5 * floor > 0
+
+
+def test_the_offset_is_log_of_the_negatives_and_is_taken_from_all_scores(X):
+    """Noise-contrastive estimation: of cosines and of all items; scores of 0 then tell nothing."""
+    n_items = X.shape[1]
+    for loss, given, found in (
+        ("bce", {}, np.log(25)),
+        ("bce", {"n_negatives": 7}, np.log(7)),
+        ("bce", {"sampler": "in_batch", "batch_size": 30}, np.log(30)),
+        ("bce", {"sampler": "in_batch", "batch_size": None}, np.log(1024)),
+        ("bce", {"score": "dot"}, 0.0),
+        ("full_bce", {}, np.log(n_items)),
+        ("full_bce", {"score": "dot"}, np.log(n_items)),
+        ("bpr", {}, 0.0),
+        ("softmax", {}, 0.0),
+    ):
+        model = SGDRanker(K=3, loss=loss, n_epochs=1, random_state=0, **given).fit(X)
+        assert model.params_["offset"] == pytest.approx(found), (loss, given)
+    one, other = (SGDRanker(K=3, loss="softmax", offset=o, n_epochs=2, random_state=0).fit(X) for o in (0, 9))
+    assert same(one, other), "softmax compares scores with each other alone"
+    one, other = (SGDRanker(K=3, loss="bce", offset=o, n_epochs=2, random_state=0).fit(X) for o in (0, 9))
+    assert not same(one, other)
 
 
 def test_sparsemax_is_as_warm_as_its_users_have_positives():

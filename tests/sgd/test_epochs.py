@@ -52,7 +52,7 @@ def trainer(
     shared=False,
     **params,
 ):
-    params = {"temperature": 0.7, "batch_size": 64, "lr": 0.5, "init_scale": 1.0, **params}
+    params = {"temperature": 0.7, "offset": 0.0, "batch_size": 64, "lr": 0.5, "init_scale": 1.0, **params}
     graph = {"encoder": encoder, "n_layers": layers} if layers else {}
     sampling = {"n_negatives": n, "shared_negatives": shared}
     model = SGDRanker(
@@ -84,6 +84,10 @@ CASES = [
     ("sampled_softmax", {"sampler": "popularity", "gamma": 0.5, "replacement": False}),
     ("sampled_softmax", {"sampler": "in_batch"}),
     ("bce", {"shared": True, "exclude_positives": True, "n": 5}),
+    ("bce", {"offset": 1.5}),
+    ("bce", {"shared": True, "offset": 1.5}),
+    ("full_bce", {"offset": -1.5}),
+    ("full_bce", {}),
     (LLPAUC(), {"n": 3}),
     (UIB(), {"shared": True}),
     (AdvInfoNCE(every=2), {}),

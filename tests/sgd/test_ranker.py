@@ -37,7 +37,7 @@ def two_worlds(n_users=60, n_items=40, seed=0):
 SETTINGS = {
     "bce": {"score": "dot", "temperature": 1.0, "lr": 0.1},
     "full_bce": {"lr": 0.1},
-    "uib": {"lr": 0.3},
+    "uib": {"n_negatives": 5, "lr": 0.1},
     "llpauc": {"batch_size": 64},
     "rs_at_k": {"loss": RSAtK(k=3, score_temperature=0.1)},
     "list_rr": {"score": "dot", "lr": 0.1},

@@ -143,6 +143,7 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
     other = {"loss": "bpr", "score": "dot", "sampler": "in_batch", "optimizer": "adam", "decay": "decoupled"}
     other |= {"schedule": "cosine", "batch_size": 9, "metric": "ndcg@3", "dtype": "float64", "n_epochs": 9}
     other |= {"values": "log1p", "temperature": 0.3, "lr": 0.1, "n_negatives": 9, "encoder": "lightgcn"}
+    other |= {"offset": 1.0}
     model = make(early_stopping=True, warmup=0.1, optimizer="sgd" if name == "momentum" else "lazy_adam")
     model.fit(X)
     matrix = as_csr(X)

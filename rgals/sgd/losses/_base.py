@@ -111,6 +111,8 @@ class _Loss(Declared, BaseEstimator, ABC):
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
+    #: Whether scores are log odds of a positive against its negatives: ``offset="auto"`` is of their number.
+    contrasts_noise: ClassVar[bool] = False
     #: Of cosines, by the rule: temperature over the root of a user's positives; None: that of softmax.
     warmth: ClassVar[float | None] = None
 
@@ -165,6 +167,7 @@ class Sampled(_Loss):
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
     takes_rows: ClassVar[bool] = False
+    n_negatives: ClassVar[int] = 25  # of a positive, by the rule
     #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
     state: ClassVar[Any] = ()
     #: An `Adversary`, or None.

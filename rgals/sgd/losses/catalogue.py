@@ -124,12 +124,13 @@ class FullBSL(Full, raw_scores=True):
         return count * value * (second / first) - own / first, grad
 
 
-class FullBCE(Full, score="dot"):
+class FullBCE(Full, contrasts_noise=True):
     """`BCE` with all items that are no positives of the user, every positive with its own copy of them.
 
     ``L_x = sum_{i in I} v_xi log(1 + exp(-s_i)) + sum_{i in I} v_xi sum_{j not in I} log(1 + exp(s_j))``
 
-    Di Teodoro et al., Eq. 1. Pu et al., appendix B.2, count a user's negatives once.
+    Di Teodoro et al., Eq. 1. Pu et al., appendix B.2, count a user's negatives once. As it stands all items
+    are as likely as not at scores of 0, and cosines cannot say how few are liked: ``SGDRanker(offset=)``.
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:

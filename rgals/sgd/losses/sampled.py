@@ -175,12 +175,14 @@ class BPR(Sampled):
         return value.sum(axis=1, dtype=np.float64), -dneg.sum(axis=1), dneg
 
 
-class BCE(Sampled):
+class BCE(Sampled, contrasts_noise=True):
     """Binary cross-entropy of the positive and its negatives.
 
     ``l = -log sigmoid(o_+) - sum_j log(1 - sigmoid(o_j))``
 
-    He et al. (2017); Di Teodoro et al., Eq. 1; Pu et al., appendix B.2.
+    He et al. (2017); Di Teodoro et al., Eq. 1; Pu et al., appendix B.2. Where ``SGDRanker(offset=)`` takes
+    log n from the scores, n being the negatives, it is noise-contrastive estimation (Gutmann & Hyvarinen,
+    2010).
     """
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -204,18 +206,18 @@ class MSE(Sampled, score="dot"):
         return value, 2 * error, 2 * rest
 
 
-class UIB(Sampled, raw_scores=True, score="dot"):
+class UIB(Sampled, raw_scores=True, n_negatives=5):
     """User interest boundary: a score per user that positives shall exceed and negatives shall not.
 
     ``l = phi(b_u - s_+) + sum_j phi(s_j - b_u)``, ``phi(x) = [x + margin]_+``
 
-    Pu et al., appendix B.2, where phi is "MarginLoss", undefined: the hinge and its margin of 1 are our
-    choice. b_u is learned with the learning rate of the factors.
+    Pu et al., appendix B.2, where phi is "MarginLoss", undefined: the hinge and its margin are our choice.
+    b_u is learned with the learning rate of the factors; many negatives pull it up.
     """
 
     state = (State("boundary"),)
 
-    margin: float = parameter(1.0, "float >= 0")
+    margin: float = parameter(0.3, "float >= 0", "Over cosines; dot products: 1.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         boundary = rows.state[:, 0].astype(pos.dtype, copy=False)
@@ -235,7 +237,7 @@ class SML(Sampled, raw_scores=True):
     reward of wide margins, ``-gamma / M``, acts on every user at every step; it is not part of the value.
     """
 
-    gamma: float = parameter(0.1, "float >= 0", "Not published.")
+    gamma: float = parameter(30.0, "float >= 0", "Not published: a tenth of it lost 10 % and more.")
     limit: float = parameter(1.0, "float > 0", "Largest margin, and the first.")
 
     @property

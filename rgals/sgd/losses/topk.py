@@ -216,13 +216,13 @@ class RSAtK(Sampled, raw_scores=True, takes_rows=True):
     ``l = 1 - sigmoid((K - 1 - r) / t2)``, ``r = sum_j sigmoid((s_j - s_+) / t1)``
 
     Talos, appendix D.5. r counts sampled negatives while K counts items: ``rescale=True`` takes r N / n. The
-    gradient vanishes for rows far from K, beyond about 23 t2 ranks.
+    gradient vanishes for rows far from K, beyond about 23 t2 ranks, so that narrow steps hardly learn.
     """
 
     k: int = parameter(20, "int > 0")
-    score_temperature: float = parameter(0.01, "float > 0", "t1.")
-    rank_temperature: float = parameter(1.0, "float > 0", "t2.")
-    rescale: bool = parameter(False, "bool", "Take the rank among n sampled negatives N / n times.")
+    score_temperature: float = parameter(0.2, "float > 0", "t1 (published: 0.01).")
+    rank_temperature: float = parameter(300.0, "float > 0", "t2 (published: 1).")
+    rescale: bool = parameter(True, "bool", "Take the rank among n negatives N / n times (published: not).")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         first, second = self.score_temperature, self.rank_temperature
