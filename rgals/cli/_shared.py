@@ -18,7 +18,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.cli._options import Argument, Heading, param, parameters
 from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
-from rgals.datasets.columns import KNOWN_NAMES, plain_name
+from rgals.datasets.columns import role_of
 from rgals.datasets.given import Given, given
 from rgals.datasets.ids import text_to_labels
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
@@ -153,7 +153,7 @@ def read_table(path: str, label: str) -> Any:
         # Ids are read as those of interactions are: pandas would make 7 of 007, and nothing of NA.
         table, texts = pandas.read_csv(path), pandas.read_csv(path, dtype=str, keep_default_na=False)
         for column in texts:
-            if plain_name(column) in KNOWN_NAMES[label] and texts[column].is_unique:
+            if role_of(column) == label and texts[column].is_unique:
                 refuse(texts[column].str.strip() == "", f"{path}: row {{}}".format, f"the {label} is missing")
                 codes, labels = text_to_labels(np.arange(len(table)), texts[column].tolist())
                 table[column] = labels[codes]

@@ -16,7 +16,7 @@ AUTOMATIC: dict[str, Any] = dict(zip(ROLES, (None, None, "auto", "auto", "auto")
 _SHOWN = 30  # column names in a message
 _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
-# Names under which public data sets and logs call their columns, most telling first: see `plain_name`.
+# Names under which public data sets and logs call their columns, most telling first: see `role_of`.
 _NAMES = {
     "user": """user userid users uid u reviewerid username visitorid visitor customerid customer clientid
         client accountid account memberid playerid readerid viewerid sessionid userkey useridx""",
@@ -30,6 +30,7 @@ _NAMES = {
     "split": "split",
 }
 KNOWN_NAMES = {role: tuple(names.split()) for role, names in _NAMES.items()}
+_ROLES_BY_NAME = {name: role for role, names in KNOWN_NAMES.items() for name in names}
 
 
 def is_frame(X: Any) -> bool:
@@ -69,12 +70,15 @@ def plain_name(name: str) -> str:
     return re.sub(r'[\s"_.-]', "", str(name).lower().split(":")[0])
 
 
+def role_of(name: Any) -> str | None:
+    """The role that columns of this name usually have."""
+    return _ROLES_BY_NAME.get(plain_name(name)) if isinstance(name, str) else None
+
+
 def roles_of(names: list) -> dict[str, list]:
     """The columns that are called like a role."""
-    plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
-    told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
-    pairs = list(zip(names, told, strict=True))
-    found = {role: [name for name, text in pairs if text in known] for role, known in KNOWN_NAMES.items()}
+    told = [(name, role_of(name)) for name in names if len(names) <= _FEW or len(plain_name(name)) > 1]
+    found = {role: [name for name, its in told if its == role] for role in KNOWN_NAMES}
     return {role: columns for role, columns in found.items() if columns}
 
 

@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import (
-    KNOWN_NAMES,
-    column_at,
-    column_names,
-    indexed,
-    is_frame,
-    is_number,
-    plain_name,
-)
+from rgals.datasets.columns import column_at, column_names, indexed, is_frame, is_number, role_of
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
@@ -79,7 +71,7 @@ def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Enc
     found = [key for key in (label, f"{label}_id", f"{label}Id") if key in table]
     # Such names may also be those of features (the artists of songs): ids are known, at least in the fit.
     told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
-    for key in [key for key in table if len(key) > 1 and plain_name(key) in KNOWN_NAMES[label]]:
+    for key in [key for key in table if len(key) > 1 and role_of(key) == label]:
         each = {*np.asarray(table[key]).tolist()}
         if key not in told and len(each) == len(table[key]) and (encoding is not None or each & known):
             found.append(key)

@@ -19,7 +19,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import IDS, KNOWN_NAMES, NUMBERS, Batches, choose, is_number, plain_name
+from rgals.datasets.columns import IDS, NUMBERS, Batches, choose, is_number, role_of
 from rgals.datasets.interactions import numbers
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError, ParameterError, warn
@@ -259,8 +259,7 @@ def detect(
         longest = max(lines, key=len)
         problem = f"{error}; is this delimiter right?"
         raise bad(path, start.index(longest) + 1, problem, longest) from error
-    known = {name for names in KNOWN_NAMES.values() for name in names}
-    named = sum(plain_name(field) in known for field in first[0]) >= 2
+    named = sum(role_of(field) is not None for field in first[0]) >= 2
     if header is None:
         asked = any(isinstance(want, str) and want != "auto" for want in wanted.values())
         # A first line without any number above lines with numbers is a header too.
