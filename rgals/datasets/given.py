@@ -360,7 +360,11 @@ def _refuse_lists(X: Any, name: str) -> None:
         raise InputTypeError(f'{must}, not {type(X).__name__}; give {read}("{text}") if that names a file')
     fields = list(X) if isinstance(X, Mapping) else getattr(getattr(X, "dtype", None), "names", None)
     if fields is not None:  # a dict or a structured array
-        columns = _columns(list(fields), name) if len(fields) > 1 else "users, items"
+        keys, columns = list(fields), "users, items"
+        if len(keys) > 1:
+            roles = roles_of(keys)
+            used = _pair(keys, roles, keys[0]) + roles.get("value", [])[:1]
+            columns = ", ".join(f"{name}[{key!r}]" for key in used)
         give = f"give {_READ}(({columns})) if that holds columns"
         raise InputTypeError(f"{must}, not {type(X).__name__}; {give}")
     if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
@@ -390,13 +394,6 @@ def _refuse_lists(X: Any, name: str) -> None:
         why = f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids"
         whole = f"scipy.sparse.csr_array({name}) if each row is a user"
         raise InputError(f"{why}; give {_READ}(tuple({name}.T)) if each row is an interaction, {whole}")
-
-
-def _columns(keys: list, name: str) -> str:
-    """Users, items and values among named columns, as text."""
-    roles = roles_of(keys)
-    found = _pair(keys, roles, keys[0]) + roles.get("value", [])[:1]
-    return ", ".join(f"{name}[{key!r}]" for key in found)
 
 
 def _holds_ids(X: np.ndarray) -> bool:

@@ -237,11 +237,9 @@ class IdMap:
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             twice = [label for k, label in enumerate(array.tolist()) if self._table[label] > k]
-        elif len(array) > 1 and not getattr(array, "ordered", False):  # as those of a store are
-            ordered = array
-            if not (array[1:] > array[:-1]).all():
-                self._order = np.argsort(array, kind="stable")
-                ordered = array[self._order]
+        elif not getattr(array, "ordered", False) and not (array[1:] > array[:-1]).all():  # a store's are
+            self._order = np.argsort(array, kind="stable")
+            ordered = array[self._order]
             twice = ordered[1:][ordered[1:] == ordered[:-1]].tolist()
         if twice:
             first, second = [k for k, label in enumerate(array.tolist()) if label == twice[0]][:2]

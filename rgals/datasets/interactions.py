@@ -83,8 +83,10 @@ class Interactions:
             if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
-            if read := {"timestamp": timestamps, "split": marks_of}.get(name):
-                array = read(array, f"{name}[{{}}]".format)
+            if name == "timestamp":
+                array = timestamps(array, "timestamp[{}]".format)
+            elif name == "split":
+                array = marks_of(array, "split[{}]".format)
             object.__setattr__(self, name, array)
 
     @property
