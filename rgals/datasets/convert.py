@@ -26,7 +26,7 @@ import numpy as np
 
 from rgals.datasets.batches import files_of, read
 from rgals.datasets.given import wanted_columns
-from rgals.datasets.interactions import check_options, check_values, stored_values
+from rgals.datasets.interactions import Rules, check_rules, check_values, stored_values
 from rgals.datasets.layout import NoRowsError
 from rgals.datasets.numbering import Numbering
 from rgals.files.atomic import close_and_remove, lock, locked
@@ -56,9 +56,7 @@ Parts = Callable[[], Iterator[tuple[Any, ...]]]
 
 
 class _Options(NamedTuple):
-    threshold: float | None
-    binary: bool
-    duplicates: str
+    rules: Rules
     wanted: dict[str, Any]
     text: dict[str, Any]
     progress: bool
@@ -130,10 +128,10 @@ def convert(
     optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
     check_choice("duplicates", duplicates, MERGES)
     check_choice("header", header, (None, True, False))
-    threshold, binary = check_options(min_value, binarize, duplicates)
+    rules = check_rules(min_value, binarize, duplicates)
     wanted = wanted_columns(columns) | {"timestamp": None, "split": None}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
-    options = _Options(threshold, binary, duplicates, wanted, text, progress)
+    options = _Options(rules, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
     room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
     files = files_of(sources)
@@ -193,7 +191,7 @@ def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tup
         codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
             for batch in read_ahead(read(path, options.wanted, options.text, len(files) == 1)):
-                check_values(batch.value, batch.where, options.threshold is not None)
+                check_values(batch.value, batch.where, options.rules)
                 beside = other.submit(items.codes, batch.item, batch.trimmed)  # each side by its own thread
                 part = np.empty(len(batch.user), _SPILLED["codes"])
                 part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
@@ -376,12 +374,12 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
         row, col = buckets.pairs(int(keys[starts[k]]))
         return f"user {sides[0].label(row)}, item {sides[1].label(col)}"
 
-    if options.duplicates == "error" and not new.all():
+    if options.rules.duplicates == "error" and not new.all():
         both = f"{pair(int(new.argmin()) - 1)} occur together more than once"
         raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
     value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
-    value = (np.add if options.duplicates == "sum" else np.maximum).reduceat(value, starts)
-    data, kept = stored_values(value, options.threshold, options.binary, pair)
+    value = (np.add if options.rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
+    data, kept = stored_values(value, options.rules, pair)
     return len(part), keys[starts][kept], data[kept]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rgals.datasets.interactions import Interactions, build
+from rgals.datasets.interactions import Interactions, Rules, build
 from rgals.datasets.read import read_interactions
 from rgals.datasets.sources import SOURCES, RemoteFile, Source, parse
 from rgals.files.atomic import locked
@@ -140,7 +140,7 @@ def fetch(
             return read_interactions(kept)
         except FileFormatError:
             kept.unlink()  # a damaged copy is made again from the source
-    data = build(parse(source, list(digests), progress), duplicates="last")
+    data = build(parse(source, list(digests), progress), Rules(duplicates="last"))
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
         problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"

@@ -328,14 +328,14 @@ def _quoted(name: Any) -> str:
 def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
     """The `Interactions` of a table of users and items; equal pairs are added."""
     from rgals.datasets.frames import frame_columns
-    from rgals.datasets.interactions import build
+    from rgals.datasets.interactions import Rules, build
 
     names = column_names(frame)
     used = [*wanted.values(), *sum(roles_of(names).values(), [])]
     unused = [n for n, kind in zip(names, _kinds(frame), strict=True) if kind in "if" and n not in used]
     try:
         columns = frame_columns(frame, wanted, "the table")
-        data = build(columns)
+        data = build(columns, Rules())
     except (InputError, InputTypeError) as error:
         if "dislike_below" in str(error):
             raise type(error)(f"{error}; both are arguments of {_READ}") from error

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -222,16 +222,23 @@ def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], l
     return {role: np.concatenate(arrays) for role, arrays in parts.items()}, list(map(list, known.values()))
 
 
-def check_options(
-    min_value: Any, binarize: Any, duplicates: Any, dislike_below: Any = None
-) -> tuple[float | None, bool]:
-    """Checked ``min_value`` and whether the result is binary."""
+class Rules(NamedTuple):
+    """How rows become entries of a matrix: options of `read_interactions`, checked."""
+
+    min_value: float | None = None
+    binarize: bool = False
+    duplicates: str = "sum"
+    dislike_below: float | None = None
+
+
+def check_rules(min_value: Any, binarize: Any, duplicates: Any, dislike_below: Any = None) -> Rules:
+    """The rules that a caller gave; without a word on it, what reaches a ``min_value`` becomes 1."""
     check_choice("duplicates", duplicates, DUPLICATES)
     check_choice("binarize", binarize, (None, True, False))
-    threshold = None if min_value is None else check_real("min_value", min_value)
+    least = None if min_value is None else check_real("min_value", min_value)
     if dislike_below is not None:
-        check_real("dislike_below", dislike_below, maximum=np.inf if threshold is None else threshold)
-    return threshold, threshold is not None if binarize is None else binarize
+        check_real("dislike_below", dislike_below, maximum=np.inf if least is None else least)
+    return Rules(least, least is not None if binarize is None else binarize, duplicates, dislike_below)
 
 
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
@@ -247,7 +254,7 @@ def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
         refuse(is_missing(), where, f"the {role} is missing")
 
 
-def check_values(value: np.ndarray | None, where: Callable[[int], str], negatives: bool) -> None:
+def check_values(value: np.ndarray | None, where: Callable[[int], str], rules: Rules) -> None:
     """Refuse values that are no weights, and negative ones where nothing says what they mean."""
     if value is None:
         return
@@ -255,28 +262,25 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], negative
         refuse(bad, where, f"the value is {what}; values must be finite and >= 0")
     keep = "give min_value to keep only the rows from that value on"
     must = f"values must be >= 0 (or {keep}, or dislike_below=0 to take negative ones as dislikes)"
-    refuse((value < 0) & (not negatives), where, f"the value {{:g}} is negative; {must}", value)
+    if rules.min_value is None and rules.dislike_below is None:
+        refuse(value < 0, where, f"the value {{:g}} is negative; {must}", value)
 
 
 def stored_values(
-    value: np.ndarray,
-    threshold: float | None,
-    binary: bool,
-    pair: Callable[[int], str],
-    below: Any = None,
-    saved: bool = False,
+    value: np.ndarray, rules: Rules, pair: Callable[[int], str], saved: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merged values as they are stored, in float32, and which of them are interactions."""
     with np.errstate(over="ignore"):
         data = value.astype(np.float32)
     kept = data != 0
-    if threshold is not None:
+    if rules.min_value is not None:
         # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
         # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
-        kept = (data >= np.float32(threshold)) & (kept | binary)
+        kept = (data >= np.float32(rules.min_value)) & (kept | rules.binarize)
+    below = rules.dislike_below
     disliked = np.zeros(len(data), bool) if below is None else data < np.float32(below)
     kept |= disliked
-    if binary:
+    if rules.binarize:
         data[kept] = 1
     problem = "the value {:g} is not usable; values must be >= 0 and fit float32"
     refuse(kept & ~disliked & ~((data >= 0) & np.isfinite(data)), pair, problem, data)
@@ -284,17 +288,10 @@ def stored_values(
     return data, kept
 
 
-def build(
-    columns: Columns,
-    *,
-    min_value: Any = None,
-    binarize: Any = None,
-    duplicates: str = "sum",
-    dislike_below: float | None = None,
-) -> Interactions:
+def build(columns: Columns, rules: Rules) -> Interactions:
     """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
     # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
-    threshold, binary = check_options(min_value, binarize, duplicates, dislike_below)
+    duplicates = rules.duplicates
     (user, user_labels), (item, item_labels) = columns.user, columns.item
     n_users, n_items = len(user_labels), len(item_labels)
     if max(n_users, n_items) > MAX_INDEX:
@@ -309,9 +306,9 @@ def build(
             warn(f"{found}, and their order is not that of time; write all in one, or as dates")
     if columns.split is not None:
         columns.split = marks_of(columns.split, columns.where)
-    if columns.saved and threshold is None and dislike_below is None:
-        dislike_below = 0
-    check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
+    if columns.saved and rules.min_value is None and rules.dislike_below is None:
+        rules = rules._replace(dislike_below=0)
+    check_values(columns.value, columns.where, rules)
     order = np.arange(len(user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -341,9 +338,10 @@ def build(
     def pair(k: int) -> str:
         return f"user {user_labels[user[k]]}, item {item_labels[item[k]]}"
 
-    data, kept = stored_values(value, threshold, binary, pair, dislike_below, columns.saved)
-    if threshold is not None and not kept.any():
-        raise InputError(f"no interaction is left: min_value={min_value}; values go up to {value.max():g}")
+    data, kept = stored_values(value, rules, pair, columns.saved)
+    if rules.min_value is not None and not kept.any():
+        most = f"values go up to {value.max():g}"
+        raise InputError(f"no interaction is left: min_value={rules.min_value:g}; {most}")
     if not kept.all():
         user, item, data = user[kept], item[kept], data[kept]
         rest = {name: array[kept] for name, array in rest.items()}

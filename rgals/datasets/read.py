@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from rgals.datasets import frames
 from rgals.datasets.given import is_frame
-from rgals.datasets.interactions import Columns, Interactions, build, check_options
+from rgals.datasets.interactions import Columns, Interactions, build, check_rules
 from rgals.datasets.layout import known_encoding, open_bytes
 from rgals.datasets.text import gathered, is_lists, pairs, read_text
 from rgals.runtime.checks import check_choice
@@ -127,7 +127,7 @@ def read_interactions(
     array([[1.],
            [1.]], dtype=float32)
     """
-    check_options(min_value, binarize, duplicates, dislike_below)
+    rules = check_rules(min_value, binarize, duplicates, dislike_below)
     check_choice("engine", engine, ("auto", "pyarrow", "numpy", "python"))
     check_choice("form", form, FORMS)
     check_choice("header", header, (None, True, False))
@@ -137,8 +137,7 @@ def read_interactions(
     for role in ("value", "timestamp", "split"):
         if wanted[role] is None:
             setattr(columns, role, None)
-    options = {"min_value": min_value, "binarize": binarize, "dislike_below": dislike_below}
-    return build(columns, duplicates=duplicates, **options)
+    return build(columns, rules)
 
 
 def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: dict[str, Any]) -> Columns:

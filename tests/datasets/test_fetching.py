@@ -23,7 +23,7 @@ import pytest
 
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper
 from rgals.datasets.fetching import _NoDowngrade, download, published_md5
-from rgals.datasets.interactions import Interactions, build
+from rgals.datasets.interactions import Interactions, Rules, build
 from rgals.datasets.sources import SOURCES, RemoteFile
 from rgals.files.atomic import locked
 from rgals.model_selection import Protocol
@@ -526,7 +526,7 @@ def test_faults_in_the_formats_name_the_line(tmp_path, fault, packed):
     source = next(source for source in SOURCES.values() if source.form == form)
     with pytest.raises(InputError, match=message) as caught:
         columns = fetching.parse(source, [path, path])
-        build(columns, min_value=None, binarize=None, duplicates="last")
+        build(columns, Rules(duplicates="last"))
     assert str(path) in str(caught.value) and len(str(caught.value)) < 400
 
 
