@@ -8,6 +8,7 @@ import numpy as np
 from rgals.datasets.fetching import fetch
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION, Interactions
+from rgals.datasets.read import read_interactions
 from rgals.matrix.entries import core_members, random_parts
 from rgals.runtime.checks import check_choice, check_random_state
 from rgals.runtime.errors import InputError
@@ -28,7 +29,7 @@ RECIPES["simplewiki-links"] = (None, 20, (129_404, 129_432, 13_715_724))
 
 def prepare_paper(
     name: str,
-    data: Interactions | None = None,
+    data: Any = None,
     *,
     random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     check: bool | None = None,
@@ -43,7 +44,7 @@ def prepare_paper(
         "ml-10m" (ratings >= 3, 5-core), "amazon-electronics" (5-core; the paper states ratings >= 3 here too,
         but its Table 5 counts all of the published 5-core file), "steam" (5-core) or "simplewiki-links"
         (20-core), the sets of the paper; other MovieLens sets are prepared like "ml-10m".
-    data : Interactions, optional
+    data : Interactions, or another source of `read_interactions`, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
     random_state : int, RandomState, Generator or None, default 0
         Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
@@ -76,6 +77,8 @@ def prepare_paper(
     check = data is None if check is None else check
     if data is None:
         data = fetch(name, folder=folder, **fetch_options)
+    elif not isinstance(data, Interactions):
+        data = read_interactions(data)
     if min_value is not None:
         data = given(data).where(data.matrix, data.matrix.data >= np.float32(min_value))
     users, items = core_members(data.matrix, core, core)

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper
@@ -27,7 +28,7 @@ from rgals.datasets.interactions import Interactions, Rules, build
 from rgals.datasets.sources import SOURCES, RemoteFile
 from rgals.files.atomic import locked
 from rgals.model_selection import Protocol
-from rgals.runtime.errors import DownloadError, FileFormatError, InputError, ParameterError
+from rgals.runtime.errors import DownloadError, FileFormatError, InputError, InputTypeError, ParameterError
 
 # --------------------------------------------------------------------------------- a server
 
@@ -702,6 +703,21 @@ def test_other_recipes_keep_every_value(name):
         ready.nnz
         == (raw.matrix[np.isin(raw.user_ids, ready.user_ids)][:, np.isin(raw.item_ids, ready.item_ids)]).nnz
     )
+
+
+def test_raw_data_may_come_in_any_form():
+    """As a table of users, items and values, or as a matrix, whose rows and columns are the ids."""
+    raw = make_implicit(60, 40, mean_interactions=12, valued=True, labels="int", random_state=0)
+    coo = raw.matrix.tocoo()
+    user, item = (ids[k] for ids, k in zip((raw.user_ids, raw.item_ids), coo.coords, strict=True))
+    frame = pd.DataFrame({"user": user, "item": item, "rating": coo.data})
+    found = [prepare_paper("steam", data) for data in (raw, frame, raw.matrix)]
+    assert set(found[0].split) == {0, 1, 2}
+    for one in found[1:]:
+        assert content_of(one) == content_of(found[0])
+        np.testing.assert_array_equal(one.split, found[0].split)
+    with pytest.raises(InputTypeError, match="give a path, a DataFrame"):
+        prepare_paper("steam", {"user": user, "item": item})
 
 
 def test_table_5_is_asserted(site, monkeypatch, tmp_path, ratings):
