@@ -55,7 +55,7 @@ def _suits_arrow(layout: Layout) -> bool:
 
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
-    """The same by pyarrow: ids as dictionary arrays, times as numbers; ``whole``: the file is read at once.
+    """The rows of a table by pyarrow, ids as dictionary arrays; ``whole``: the file is read at once.
 
     A `ValueError` says that pyarrow might read the file in another way than the csv module.
     """

@@ -67,8 +67,12 @@ def _day_first(texts: list[str]) -> bool | None:
         found = _matched(text)
         if "first" in found and found["mark"] != ".":
             first, other = int(found["first"]), int(found["other"])
-            said |= {True} if first > 12 else {False} if other > 12 else set()
-            said |= {None} if max(first, other) <= 12 and first != other else set()
+            if first > 12:
+                said.add(True)
+            elif other > 12:
+                said.add(False)
+            elif first != other:  # 02/02 says nothing, and needs nothing
+                said.add(None)
     if {True, False} <= said:
         raise ValueError("some dates have the day first and some the month")
     if said == {None}:

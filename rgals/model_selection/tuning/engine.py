@@ -45,14 +45,14 @@ _K, _MOST, _LEVEL = 32, 6.0, -1
 
 def read_losses(given: Any) -> dict[str, Loss]:
     """Losses by the name that tables give them."""
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    models = [one for one in (given if several else [given]) if hasattr(one, "fit")]
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    models = [one for one in listed if hasattr(one, "fit")]
     if models:
         name = (models[0] if isinstance(models[0], type) else type(models[0])).__name__
         pair = f"({name}(...), {{parameter: values}})"
         what = f"losses are searched here, names or Loss objects, and {name} is a model"
         raise InputTypeError(f"{what}: rgals.compare.compare(X, [{pair}]) tunes models")
-    objects = [get_loss(one) for one in (given if several else [given])]
+    objects = [get_loss(one) for one in listed]
     if not objects:
         raise ParameterError("loss", given, "give at least one loss")
     names = [next((n for n, kind in LOSSES.items() if kind is type(one)), one.name) for one in objects]
