@@ -122,7 +122,8 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
     given = dict(zip(("user", "item", "value", "timestamp"), map(whole, source), strict=False))
     for role, column in given.items():
         left_out = column is None and role in ("value", "timestamp")
-        if not left_out and (isinstance(column, str | bytes) or not hasattr(column, "__len__")):
+        is_column = hasattr(column, "__len__") and getattr(column, "ndim", 1) > 0
+        if not left_out and (isinstance(column, str | bytes) or not is_column):
             found = f"the {role} is {column!r:.40}"
             raise InputTypeError(f"give arrays (users, items[, values[, timestamps]]); {found}")
         if isinstance(column, np.ma.MaskedArray):

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.columns import is_number
-from rgals.datasets.ids import Coded, IdMap, codes_of, numbering
+from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
@@ -77,9 +77,12 @@ class Interactions:
             raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
         sizes = *self.matrix.shape, self.nnz, self.nnz
         for name, size in zip(("user_ids", "item_ids", "timestamp", "split"), sizes, strict=True):
-            if getattr(self, name) is None:
+            value = getattr(self, name)
+            if value is None:
                 continue
-            array = np.asanyarray(getattr(self, name))  # a Series would be asked by its index, not by places
+            array = np.asanyarray(value)  # a Series would be asked by its index, not by places
+            if name.endswith("_ids"):  # numpy makes texts of a list of texts and integers
+                array = as_labels(value if isinstance(value, list | tuple) else array)
             if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")

@@ -494,6 +494,8 @@ def test_faults_in_arrays_name_the_row():
         read_interactions((["a", "b"], ["x", "y"], [1, 1], [3.0, np.inf]))
     with pytest.raises(InputError, match="no rows"):
         read_interactions(([], []))
+    with pytest.raises(InputTypeError, match=r"give arrays \(users.* the item is array\(2\)"):
+        read_interactions((np.array([1]), np.array(2)))
 
 
 def test_missing_ids_in_frames_name_the_row():
@@ -625,6 +627,16 @@ def test_interactions_take_columns_of_a_frame_by_place():
     data = Interactions(X, ids, ids, pandas.Series([5, 6, 7], index=[2, 1, 0]))
     assert data[[0, 1]].user_ids.tolist() == ["a", "b"] and data[[0, 1]].timestamp.tolist() == [5, 6, 7]
     assert data.replace(timestamp=[8, 9, 10])[[1]].timestamp.tolist() == [10]
+
+
+def test_interactions_keep_ids_of_both_kinds_apart():
+    """Of a list of texts and integers numpy made texts: 5 was "5", and unknown."""
+    data = Interactions(sp.csr_array(np.eye(3)), ["a", 5, "b"], [7, 8, 9])
+    assert data.user_ids.tolist() == ["a", 5, "b"] and data.users.index([5]) == [1]
+    assert data[[1, 2]].user_ids.tolist() == [5, "b"]
+    for wrong in (["a", None, "b"], [0.5, 1, 2], np.ones((3, 1), int)):
+        with pytest.raises(InputTypeError, match="ids must be"):
+            Interactions(sp.csr_array(np.eye(3)), wrong, [7, 8, 9])
 
 
 def test_interactions_read_times_as_a_column_of_a_file_is_read(tmp_path):

@@ -33,7 +33,7 @@ from rgals.model_selection import (
 )
 from rgals.model_selection import tuning as searching
 from rgals.model_selection.tuning import trials as measuring
-from rgals.model_selection.tuning.engine import polish
+from rgals.model_selection.tuning.engine import polish, read_losses
 from rgals.model_selection.tuning.halving import (
     ETA,
     LEVELS,
@@ -373,6 +373,10 @@ def test_an_edge_is_warned_of(data):
     with pytest.warns(EdgeWarning, match="reg=0.1"):
         found = tune("ials", data, space, budget=4, refit=False)
     assert found.edges == ("reg",)
+
+
+def test_losses_may_come_from_an_iterator():
+    assert list(read_losses(iter(["rg2", "ials"]))) == ["rg2", "ials"]
 
 
 def test_several_losses_share_a_table_and_the_best_is_refitted(data, quiet):
