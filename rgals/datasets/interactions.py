@@ -169,9 +169,10 @@ class Interactions:
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def __getitem__(self, rows: Any) -> "Interactions":
-        """Some rows with all columns, as scikit-learn's searches and splitters ask for them."""
-        rows = rows[0] if isinstance(rows, tuple) else rows  # with an ellipsis behind
-        return self.take(np.atleast_1d(np.arange(self.n_users)[rows]), np.arange(self.n_items))
+        """Some rows, as scikit-learn's searches and splitters ask for them, and where named some columns."""
+        asked = rows if isinstance(rows, tuple) else (rows, ...)
+        places = (np.arange(n)[which] for n, which in zip(self.shape, asked, strict=True))
+        return self.take(*map(np.atleast_1d, places))
 
     def replace(self, **changes: Any) -> "Interactions":
         """A copy with some fields changed."""

@@ -629,6 +629,19 @@ def test_interactions_take_columns_of_a_frame_by_place():
     assert data.replace(timestamp=[8, 9, 10])[[1]].timestamp.tolist() == [10]
 
 
+def test_interactions_have_rows_and_columns():
+    """The columns that were asked for were passed over in silence."""
+    X = sp.csr_array(np.arange(1.0, 13).reshape(3, 4))
+    data = Interactions(X, ["a", "b", "c"], [5, 6, 7, 8], timestamp=np.arange(12))
+    for rows, columns in (([0, 2], [1, 3]), (slice(1, None), slice(0, 2)), (1, ...), (..., 2)):
+        part = data[rows, columns]
+        at = np.ix_(np.atleast_1d(np.arange(3)[rows]), np.atleast_1d(np.arange(4)[columns]))
+        np.testing.assert_array_equal(part.matrix.toarray(), X.toarray()[at])
+        np.testing.assert_array_equal(part.timestamp, np.arange(12).reshape(3, 4)[at].ravel())
+        assert part.item_ids.tolist() == data.item_ids[at[1].ravel()].tolist()
+    assert data[[0, 2]].shape == (2, 4)
+
+
 def test_interactions_keep_ids_of_both_kinds_apart():
     """Of a list of texts and integers numpy made texts: 5 was "5", and unknown."""
     data = Interactions(sp.csr_array(np.eye(3)), ["a", 5, "b"], [7, 8, 9])
