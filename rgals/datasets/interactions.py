@@ -310,6 +310,10 @@ def build(columns: Columns, rules: Rules) -> Interactions:
             warn(f"{found}, and their order is not that of time; write all in one, or as dates")
     if columns.split is not None:
         columns.split = marks_of(columns.split, columns.where)
+    if columns.value is None and rules.dislike_below is not None:  # each is 1, which may be below
+        raise InputError(
+            "dislike_below needs values, and there are none: give value=NAME (--value-column NAME)"
+        )
     if columns.saved and rules.min_value is None and rules.dislike_below is None:
         rules = rules._replace(dislike_below=0)
     check_values(columns.value, columns.where, rules)

@@ -629,6 +629,16 @@ def test_interactions_take_columns_of_a_frame_by_place():
     assert data.replace(timestamp=[8, 9, 10])[[1]].timestamp.tolist() == [10]
 
 
+def test_dislikes_need_values():
+    """Without any, each interaction counted as 1, which is below 3 stars: all of them became dislikes."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": [1, 2], "item": [3, 4], "given stars": [5, 1]})
+    for more in ({}, {"value": None}):
+        with pytest.raises(InputError, match="dislike_below needs values.*give value=NAME"):
+            read_interactions(frame, dislike_below=3, **more)
+    assert read_interactions(frame, dislike_below=3, value="given stars").matrix.data.tolist() == [5, -1]
+
+
 def test_interactions_have_rows_and_columns():
     """The columns that were asked for were passed over in silence."""
     X = sp.csr_array(np.arange(1.0, 13).reshape(3, 4))
