@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -53,13 +53,6 @@ _PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not com
 MERGES = ("sum", "max", "error")
 Sides = tuple[Numbering, Numbering]
 Parts = Callable[[], Iterator[tuple[Any, ...]]]
-
-
-class _Options(NamedTuple):
-    rules: Rules
-    wanted: dict[str, Any]
-    text: dict[str, Any]
-    progress: bool
 
 
 def convert(
@@ -131,13 +124,13 @@ def convert(
     rules = check_rules(min_value, binarize, duplicates)
     wanted = wanted_columns(columns) | {"timestamp": None, "split": None}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
-    options = _Options(rules, wanted, text, progress)
     # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
     room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
     files = files_of(sources)
     with _folder(Path(os.path.realpath(out))) as folder:
-        sides, n, valued = _spill(files, folder, room, options)
-        _write(Writer(folder), sides, n, valued, room, options)
+        rows = partial(read, wanted=wanted, options=text, alone=len(files) == 1)
+        sides, n, valued = _spill(files, rows, folder, room, rules, progress)
+        _write(Writer(folder), sides, n, valued, room, rules, progress)
     return open_matrix(out)
 
 
@@ -181,17 +174,19 @@ def _folder(target: Path) -> Iterator[Path]:
 # ---------------------------------------------------------------------------------------- what is read
 
 
-def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> tuple[Sides, int, bool]:
+def _spill(
+    files: list[Path], rows: Callable[[Path], Any], folder: Path, room: int, rules: Rules, progress: bool
+) -> tuple[Sides, int, bool]:
     """All rows into one file; the ids that it numbers, how many rows there are, and whether with values."""
     users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
     n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
-    bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
+    bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not progress)
     with bar, ThreadPoolExecutor(1) as other, ExitStack() as opened:
         codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
-            for batch in read_ahead(read(path, options.wanted, options.text, len(files) == 1)):
-                check_values(batch.value, batch.where, options.rules)
+            for batch in read_ahead(rows(path)):
+                check_values(batch.value, batch.where, rules)
                 beside = other.submit(items.codes, batch.item, batch.trimmed)  # each side by its own thread
                 part = np.empty(len(batch.user), _SPILLED["codes"])
                 part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
@@ -306,7 +301,9 @@ class _Buckets:
         os.unlink(self.path)
 
 
-def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, options: _Options) -> None:
+def _write(
+    writer: Writer, sides: Sides, n: int, valued: bool, room: int, rules: Rules, progress: bool
+) -> None:
     """All files of the store."""
     users, items = sides
     counts = users.counts.copy()
@@ -324,11 +321,11 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
         )
     indices, values = writer.open("rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
-    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress) as bar:
+    with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not progress) as bar:
         buckets.deal(bar)
         for name in _SPILLED:
             os.unlink(writer.folder / name)
-        for n, keys, data in read_ahead(_merged(part, buckets, sides, options) for part in buckets.sorted()):
+        for n, keys, data in read_ahead(_merged(part, buckets, sides, rules) for part in buckets.sorted()):
             rows, cols = buckets.pairs(keys)
             if values is None and (data != 1).any():
                 values = writer.open("rows_values.npy", np.float32)
@@ -359,11 +356,11 @@ def _write(writer: Writer, sides: Sides, n: int, valued: bool, room: int, option
         os.rename(writer.folder / old, before)
         writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
         os.unlink(before)
-    _columns(writer, indptr, col_counts[kept[1]], values is not None, left, options.progress)
+    _columns(writer, indptr, col_counts[kept[1]], values is not None, left, progress)
     writer.describe(shape, int(indptr[-1]))
 
 
-def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options) -> tuple[int, Any, Any]:
+def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, rules: Rules) -> tuple[int, Any, Any]:
     """How much a sorted bucket holds, and keys and values that are kept of it, duplicates merged."""
     keys = part["key"]
     new = np.ones(len(keys), bool)
@@ -374,12 +371,12 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, options: _Options
         row, col = buckets.pairs(int(keys[starts[k]]))
         return f"user {sides[0].label(row)}, item {sides[1].label(col)}"
 
-    if options.rules.duplicates == "error" and not new.all():
+    if rules.duplicates == "error" and not new.all():
         both = f"{pair(int(new.argmin()) - 1)} occur together more than once"
         raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
     value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
-    value = (np.add if options.rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
-    data, kept = stored_values(value, options.rules, pair)
+    value = (np.add if rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
+    data, kept = stored_values(value, rules, pair)
     return len(part), keys[starts][kept], data[kept]
 
 

@@ -295,7 +295,6 @@ def stored_values(
 def build(columns: Columns, rules: Rules) -> Interactions:
     """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
     # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
-    duplicates = rules.duplicates
     (user, user_labels), (item, item_labels) = columns.user, columns.item
     n_users, n_items = len(user_labels), len(item_labels)
     if max(n_users, n_items) > MAX_INDEX:
@@ -318,7 +317,7 @@ def build(columns: Columns, rules: Rules) -> Interactions:
         rules = rules._replace(dislike_below=0)
     check_values(columns.value, columns.where, rules)
     order = np.arange(len(user))
-    if duplicates == "last" and columns.timestamp is not None:
+    if rules.duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
     order = order[group(item[order], n_items)]
     order = order[group(user[order], n_users)]
@@ -330,15 +329,15 @@ def build(columns: Columns, rules: Rules) -> Interactions:
     keys = user * np.int64(n_items) + item  # ascending
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     if len(starts) < len(keys):
-        if duplicates == "error":
+        if rules.duplicates == "error":
             k = int(np.diff(keys).argmin()) + 1
             first, again = (columns.where(int(order[at])) for at in (k - 1, k))
             both = f"user {user_labels[user[k]]} and item {item_labels[item[k]]} occur together before"
             raise InputError(f"{again}: {both} ({first}); give duplicates='sum', 'last' or 'max' to merge")
-        if duplicates == "last":
+        if rules.duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:
-            value = (np.add if duplicates == "sum" else np.maximum).reduceat(value, starts)
+            value = (np.add if rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
         user, item = user[starts], item[starts]
         merge = {"timestamp": np.maximum, "split": np.minimum}
         rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}
