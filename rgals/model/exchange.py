@@ -53,9 +53,9 @@ class Interop(FactorRanker):
         X : sparse matrix, shape (n_users, n_items)
             What it was fitted to (implicit does not keep it): for exclusion and fold-in.
         loss : loss, optional
-            For fold-in. By default implicit's own, ``alpha v (1 - o)^2`` over the positives plus ``o^2`` over
-            the rest, as `WRMF`: ``1 + alpha' v' = alpha v`` needs ``alpha v >= 1``, greater where values
-            differ; the values kept are then ``alpha v - 1``, which rows to fold in must have, too.
+            For fold-in; with dislikes where ``X`` has some. By default implicit's, ``alpha v (1 - o)^2`` over
+            the positives plus ``o^2`` over the rest, as `WRMF`: ``1 + alpha' v' = alpha v`` needs
+            ``alpha v >= 1``, more where values differ; those kept, and to fold in, are then ``alpha v - 1``.
         user_ids, item_ids : array of labels, optional
 
         Returns
@@ -79,15 +79,15 @@ class Interop(FactorRanker):
         data = given(X)
         if data.of_rows:  # sorted by its ids; those of the factors are numbered as the caller did
             raise InputError("X is a frame, in its own order; give the matrix of the fit, user_ids, item_ids")
-        seen = as_csr(data.matrix, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
+        shape: dict[str, Any] = {"n_rows": len(users), "n_cols": len(items)}
+        seen = as_csr(data.matrix, dtype=users.dtype, dislikes=getattr(loss, "dislikes", False), **shape)
         kept, asked = _own_loss(seen, float(model.alpha)) if loss is None else (seen, loss)
         chosen = get_loss(asked).resolve(Degrees.of(seen), items.shape[1])
-        ridge: dict[str, Any] = {"reg": float(model.regularization), "reg_exponent": 0.0}
-        options = ridge | {"loss": chosen, "dtype": users.dtype.name, "values": "raw"}
-        made = cls(K=items.shape[1], **options)  # type: ignore[call-arg]
+        ridge: dict[str, Any] = {"loss": chosen, "reg": float(model.regularization), "reg_exponent": 0.0}
+        made = cls(K=items.shape[1], dtype=users.dtype.name, values="raw", **ridge)  # type: ignore[call-arg]
         labels = check_labels(*data.ids(user_ids, item_ids), seen.shape)
         record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
-        fitted = ridge | {"loss": chosen, "record": record, "degrees": Degrees.of(kept).alone()}
+        fitted = ridge | {"record": record, "degrees": Degrees.of(kept).alone()}
         made._snapshot = FittedState(users.copy(), items.copy(), kept, *labels, **fitted)
         return made
 

@@ -86,6 +86,24 @@ def test_what_cannot_come_from_implicit_is_named(matrix):
         RGALS.from_implicit(bpr, matrix)
 
 
+def test_dislikes_come_from_implicit_with_a_loss_that_takes_them(matrix):
+    """The error named this loss, and the call with it was refused, too."""
+    als = pytest.importorskip("implicit.cpu.als")
+    X = sp.csr_matrix(matrix, copy=True)
+    X.data[::5] *= -1
+    theirs = als.AlternatingLeastSquares(factors=K, alpha=3.0, random_state=0)
+    theirs.fit(X, show_progress=False)
+    with pytest.raises(InputError, match=r"WRMF\(dislikes=True\)"):
+        RGALS.from_implicit(theirs, X)
+    mine = RGALS.from_implicit(theirs, X, loss=WRMF(alpha=2.0, dislikes=True))
+    users = np.arange(M)
+    ids, scores = theirs.recommend(users, X, N=10)
+    got, got_scores = mine.recommend(users, 10)
+    np.testing.assert_allclose(got_scores, scores, rtol=1e-5, atol=1e-6)
+    assert (np.sort(ids, axis=1) == np.sort(got, axis=1)).all()
+    assert mine.transform(X).shape == (M, K) and (mine.seen_.data < 0).any()
+
+
 def test_a_frame_in_an_order_of_its_own_is_not_what_implicit_was_fitted_to():
     """Its ids are sorted; factors of rows that were numbered as they came went to others, in silence."""
     als, pd = pytest.importorskip("implicit.cpu.als"), pytest.importorskip("pandas")
