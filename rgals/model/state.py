@@ -105,6 +105,10 @@ class Snapshot:
     users = cached_property(lambda state: _id_map(state.user_ids, state.user_factors, "user"))
     items = cached_property(lambda state: _id_map(state.item_ids, state.item_factors, "item"))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # One step: what another thread asks for first is kept here, while a pickle or a copy goes through it.
+        return self.__dict__.copy()
+
     @property
     def labelled_items(self) -> IdMap | None:
         """`items`; None where they have no labels."""

@@ -128,6 +128,26 @@ def test_an_answer_comes_from_one_fit(kind, reader, first, tmp_path):
     assert read(changing(kind, first), folders[2]) in answers
 
 
+class Served:
+    """What another thread does while a pickle or a copy of the model is made: it asks the model something."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __reduce__(self):
+        self.model.similar_items([0], n=1)
+        return Served, (None,)
+
+
+@pytest.mark.parametrize("copied", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy])
+def test_a_model_is_pickled_and_copied_while_it_answers(copied):
+    """What answers keep grew the dict that the pickle went through, which ended in a RuntimeError."""
+    model = RGALS(K=2, n_iter=2, random_state=0).fit(interactions(30, 20))
+    wanted = model.recommend([1, 2], n=3)[0]
+    model.history_[0]["served"] = Served(model)
+    np.testing.assert_array_equal(copied(model).recommend([1, 2], n=3)[0], wanted)
+
+
 def test_a_file_holds_the_parameters_of_the_fit(tmp_path):
     model = RGALS(K=2, n_iter=2, loss="ials", random_state=0).fit(interactions(30, 20))
     wanted = repr(model)
