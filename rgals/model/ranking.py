@@ -421,9 +421,7 @@ class FactorRanker(Fitted):
         factors = getattr(snapshot, f"{what}_factors")
         scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
         rows, size = snapshot.rows_of(what, asked, f"{what}s"), len(factors)
-        queries = factors[rows]
-        if scale is not None:
-            queries *= scale[rows, None]
+        queries = factors[rows] if scale is None else factors[rows] * scale[rows, None]
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
         filters = _open(snapshot, candidates, blocked, len(rows), what, what)
         ids, scores = self._topk(queries, factors, n, item_scale=scale, exclude=itself, **filters)

@@ -22,7 +22,7 @@ from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError, ParameterError, warn
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, warn
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
@@ -115,7 +115,7 @@ def recommend_all(
 
     Raises
     ------
-    ParameterError, InputError, UnknownIdError, ShapeError
+    ParameterError, InputError, InputTypeError, UnknownIdError, ShapeError
         As in `recommend`; an unknown kind of file; labels that it cannot hold apart; in an npz, a user asked
         for twice; ``<out>.partial`` is being written by another process or is no scratch file.
     MissingDependencyError
@@ -184,6 +184,8 @@ class Task:
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
+        if not hasattr(model, "_state"):
+            raise InputTypeError(f"model: give one of rgals, no {type(model).__name__}; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:

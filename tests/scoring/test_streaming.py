@@ -15,7 +15,7 @@ from instruments.harness import POSIX
 from rgals import RGALS, Positions, UnknownIdError
 from rgals.cli import main
 from rgals.datasets import IdMap, make_implicit
-from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.scoring import _streaming, recommend_all
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -393,6 +393,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
+        ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "one of rgals, no tuple; topk"),
         ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
         ({"format": "xml"}, ParameterError, "format='xml'"),
         ({"out": "missing/recs.csv"}, FileNotFoundError, "missing'$"),
@@ -414,7 +415,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
 def test_bad_calls_are_named_before_anything_is_written(model, tmp_path, change, error, words):
     out = tmp_path / change.pop("out", "recs.csv")
     with pytest.raises(error, match=words):
-        recommend_all(model, out, **change)
+        recommend_all(change.pop("model", model), out, **change)
     assert os.listdir(tmp_path) == []
 
 
