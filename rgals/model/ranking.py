@@ -142,8 +142,10 @@ class FactorRanker(Fitted):
         """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
         found = []
         for part in exclude if isinstance(exclude, tuple | list) else [exclude]:
+            if np.isscalar(part) and part != seen[0]:
+                why = f"give {seen[0]!r}, None or a matrix of pairs; items that nobody gets are exclude_items"
+                raise ParameterError("exclude", part, why)
             if isinstance(part, str):
-                check_choice("exclude", part, (seen[0],))
                 if seen[1] is None:
                     why = "this model carries no training interactions; give a matrix or None"
                     raise ParameterError("exclude", part, why)
@@ -170,8 +172,7 @@ class FactorRanker(Fitted):
         elif len(rows):
             ids[rows], scores[rows] = -1, -np.inf
             why = "training interactions" if seen[0] == "train" else "interactions"
-            got = "they get no recommendations (ids -1, scores -inf)"
-            warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}")
+            warn(f"{len(rows)} of {len(ids)} users have no {why}: they get no lists (ids -1, scores -inf)")
         return ids, scores
 
     def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:

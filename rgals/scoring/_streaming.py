@@ -161,8 +161,7 @@ def recommend_all(
     target, started = os.path.realpath(os.fspath(out)), time.perf_counter()
     with Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
-        shown = {"desc": "users", "unit": "user", "disable": not verbose}
-        with Bar(total=len(task), initial=resumed, **shown) as bar:
+        with Bar(total=len(task), initial=resumed, desc="users", unit="user", disable=not verbose) as bar:
             for start in range(resumed, len(task), batch_size):
                 stop = min(start + batch_size, len(task))
                 scratch.append(*task.score(start, stop))
