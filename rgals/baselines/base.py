@@ -28,7 +28,7 @@ class Baseline(OfRows, BaseEstimator):
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
         y : ignored
         user_ids, item_ids : array of distinct labels, optional
             As in `rgals.RGALS.fit`.
@@ -62,7 +62,7 @@ class Baseline(OfRows, BaseEstimator):
 
     def _read(self, X: Any, dtype: Any, user_ids: Any, item_ids: Any) -> tuple[CSR, dict[str, Any]]:
         """The matrix to fit, and the fields of a state that do not depend on the method."""
-        matrix, labels, names = read(self, X, dtype, user_ids, item_ids)
+        matrix, labels, names = read(self, X, dtype, user_ids, item_ids, ...)
         record = FitRecord(parameters_of(self), feature_names=names)
         return matrix, {"seen": matrix, "user_ids": labels[0], "item_ids": labels[1], "record": record}
 

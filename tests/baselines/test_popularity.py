@@ -127,6 +127,17 @@ def test_a_frame_has_the_columns_of_the_fit(model):
 
 
 @pytest.mark.parametrize("model", [Popularity(), EASE()])
+def test_what_the_error_of_a_frame_advises_can_be_done(model):
+    """It gave `columns=`, which these fits do not take."""
+    frame = pytest.importorskip("pandas").DataFrame({"who": [7, 7, 8], "what": [1, 2, 1]})
+    with pytest.raises(InputError, match="give rgals.datasets.read_interactions") as caught:
+        model.fit(frame)
+    assert "columns=" not in str(caught.value)
+    data = read_interactions(frame, user="who", item="what")
+    assert model.fit(data).recommend([8], n=1)[0].tolist() == [[2]]
+
+
+@pytest.mark.parametrize("model", [Popularity(), EASE()])
 def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
     model.fit(data)
     test = sp.csr_array(interactions(150, 60, seed=3))
