@@ -15,6 +15,7 @@ from rgals.sgd.epochs import Batch, Epochs
 from rgals.sgd.graph import LightGCN, XSimGCL
 from rgals.sgd.losses import (
     LLPAUC,
+    RG2,
     SML,
     UIB,
     Adversary,
@@ -757,6 +758,14 @@ def test_penalties_of_another_shape_are_refused(wrong):
     X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
     with pytest.raises(ShapeError, match=r"Broken.penalties returned .*; \[\(40,\), \(30,\)\] are needed"):
         SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+def test_a_ridge_that_falls_with_the_degrees_holds_nobody_without_interactions():
+    """Their degree of 0 was divided by, with a warning of numpy."""
+    X = as_csr(sp.csr_array([[1.0, 1, 0], [0, 0, 0], [0, 1, 1]]))
+    with np.errstate(divide="raise"):
+        users, _ = RG2(reg=0.1, reg_exponent=-1.0).penalties(X)
+    np.testing.assert_allclose(users, [0.1 / 1.1, 0.0, 0.1 / 1.1])
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, "a", None])

@@ -10,8 +10,7 @@ Examples
 >>> sampled = losses.SampledCCE(), losses.SL(with_positive=True), losses.BSL(negative_temperature=0.1)
 >>> sampled += losses.PSL(activation="relu"), losses.LLPAUC(ascend=False), losses.AdvInfoNCE(weight=32)
 >>> sampled += losses.SampledTalos(k=10), losses.SampledAATP(k=10), losses.SampledSoftmaxAtK(k=10)
->>> sampled += losses.RSAtK(k=10), losses.SmoothIAtK(published=True), losses.UIB(), losses.SML()
->>> sampled += (losses.SampledSoftmax(),)
+>>> sampled += losses.RSAtK(k=10), losses.SmoothIAtK(), losses.UIB(), losses.SML(), losses.SampledSoftmax()
 >>> lists = losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.ListNRBP()
 >>> {loss.kind for loss in full}, {loss.kind for loss in sampled}, {loss.kind for loss in lists}
 ({'full'}, {'sampled'}, {'list'})

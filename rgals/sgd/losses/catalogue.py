@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rgals.losses.degrees import power
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import parameter
 from rgals.sgd.losses._base import Full, FullThresholds, row_softmax, row_sums, softplus, weights_of
@@ -180,7 +181,7 @@ class RGX(Full, score="dot"):
             return None
         users = (0.5 + self.alpha) * X.row_sums
         items = X.row_sums.sum() / (2 * X.n_cols) + self.alpha * X.col_sums
-        return self.reg * users**self.reg_exponent, self.reg * items**self.reg_exponent
+        return self.reg * power(users, self.reg_exponent), self.reg * power(items, self.reg_exponent)
 
 
 class RG2(RGX):
