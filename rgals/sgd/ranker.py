@@ -39,6 +39,7 @@ _RANGES |= {
     "offset": "float",
 }
 _RANGES |= {"replacement": "bool", "shared_negatives": "bool", "warm_start": "bool"}
+_RANGES |= {"momentum": "float in [0, 1)"}
 # Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
 _DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
 _DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
@@ -281,8 +282,7 @@ class SGDRanker(Trained, BaseEstimator):
         return {**given, **self._taken(), "values": state.weighting.kind}
 
     def _taken(self) -> dict[str, Any]:
-        first = self.history_[0]
-        return {name: first[name] for name in AUTOMATIC if name in first}
+        return {name: value for name, value in self.history_[0].items() if name in AUTOMATIC}
 
 
 def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:

@@ -164,6 +164,7 @@ BAD = [
     ({"sampler": "hard"}, ParameterError, "sampler='hard'"),
     ({"optimizer": "lion"}, ParameterError, "optimizer='lion'"),
     ({"optimizer": "sgd", "momentum": 1.0}, ParameterError, "momentum=1.0"),
+    ({"momentum": "0.9"}, ParameterError, "momentum='0.9'"),
     ({"weight_decay": -1}, ParameterError, "weight_decay=-1"),
     ({"decay": "l1"}, ParameterError, "decay='l1'"),
     ({"loss": "bpr", "decay": "frequency"}, ParameterError, "decay='frequency'"),
