@@ -69,8 +69,9 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
         reg           = 2.4 s r^-0.7 (20 / m)^0.15 (64 / K)^0.06 f^0.12,      s = 1 / sqrt(min(l, m))
         item_exponent = -0.22 log r
 
-    reg is at most a share of what would leave nothing (`rgals.matrix.cohesion.largest_pull`), 0.3 to 0.7, and
-    then times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1, up to which the power rises from 0 at r = 0.8.
+    K counts as 64 to 1024, N as 20 at least, r as 1 to 25, l and m as 2 to 2000, and reg without f is 0.01 to
+    0.7. It is at most a share of what would leave nothing (`rgals.matrix.cohesion.largest_pull`), 0.3 to 0.7,
+    and then times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1, up to which the power rises from 0 at r = 0.8.
     """
     # r says how much there is besides noise and popularity. Where two users who share an item share others
     # more often than by chance, many weak directions are real: less is taken off, and rare items, which bind
@@ -133,8 +134,7 @@ def doubt(degrees: Degrees, row: float, column: float) -> float:
 def wants_mean(degrees: Degrees) -> bool:
     """Whether users are better pulled to a mean of them all than to zero.
 
-    Where the `strength` is below 1.4, or rows are shorter than 20 and it is below 2; of fewer than 300 items
-    below 0.7.
+    Where the `strength` is below 1.4, of rows shorter than 20 below 2, of fewer than 300 items below 0.7.
     """
     row, column = (typical(counts) for counts in (degrees.user_count, degrees.item_count))
     sure = _SURE_OF_FEW if degrees.filled[1] < _CATALOGUE else _SURE_OF_SHORT if row < _SHORT else _SURE

@@ -26,7 +26,7 @@ class IALS(Loss):
     alpha0 : float or "auto", default="auto"
         Weight of all pairs (their "unobserved weight"), >= 0. "auto" is ``c / (2 N alpha)`` for N items and
         users whose values sum to c in the mean, with the ``alpha`` that `RG2` would take: at the mean user
-        both losses then have the same coefficients.
+        both losses then have the same coefficients. It is at most 10 times the mean value.
     proposal_exponent : float, default=0.0
         All pairs weigh ``h_y`` proportional to ``c_y^proposal_exponent`` with mean 1 (popular items count as
         stronger negatives).

@@ -28,9 +28,9 @@ class RG2(Loss):
     Parameters
     ----------
     alpha : float or "auto", default="auto"
-        Extra weight of the positives, >= 0. "auto" is ``0.024 (K / 64)^0.2``, times 700 / N where there are
-        fewer items, and more where nothing but popularity can be told from chance; a fit to what was best on
-        real data (`rgals.losses.fitted`, ``benchmarks/rule.py``).
+        Extra weight of the positives, >= 0. "auto" is ``0.024 (K / 64)^0.2`` for K from 64 to 1024, constant
+        beyond, times 700 / N for 20 to 700 items, and more where nothing but popularity can be told from
+        chance; a fit to what was best on real data (`rgals.losses.fitted`, ``benchmarks/rule.py``).
     n_negatives : int or None, default=None
         Negatives per positive of the sampled form; ``None`` for the full form.
     proposal_exponent : float, default=0.0

@@ -26,9 +26,9 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         n_epochs        20                      500 M / n, 8 to 20      20
         lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
         n_negatives                             25 (UIB: 5)             10
-        temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of fewer than 700 items (dot: 1);
-                        sparsemax: 15 sqrt(n)
-        offset          0; binary cross-entropy: log N  log n_negatives (dot: 0)
+        temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of 20 to 700 items (dot: 1);
+                        sparsemax: 15 sqrt(n / M)
+        offset          0; binary cross-entropy: log N, or log n_negatives of cosines
     """
     loss = get_loss(model.loss)
     score = model.score
