@@ -286,8 +286,10 @@ class Epochs:
             others += [] if rows.adversary is None else [rows.adversary]
         values, *grads = checked(self.loss, self.loss.value_and_grad(*given), pos, *others)
         if batch.weights is not None:
-            weights = batch.weights[some]
+            weights, states = batch.weights[some], grads[2:3] if self.kept.states else []
             values, *grads = values * weights, *((grad.T * weights).T for grad in grads)
+            for grad in states:
+                grads[2] = np.where([state.weighted for state in self.kept.states], grads[2], grad)
         for out, grad in zip(others, grads[1:], strict=True):
             out[:] = grad
         return values, grads[0]

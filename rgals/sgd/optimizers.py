@@ -164,6 +164,7 @@ class Kept:
         """A step of every state for the gradients (B, s) of the rows of a batch, which weighs ``weight``."""
         for state, side, column in zip(self.states, self.sides, grad.T, strict=True):
             rate = (lr if state.lr is None else state.lr) * state.rate
+            held = weight if state.weighted else len(users)
             if rate == 0:
                 continue
             if state.scope == "model":
@@ -172,11 +173,11 @@ class Kept:
                 ids, place = np.unique(users, return_inverse=True)
                 total = np.bincount(place, column)
                 if state.drift:
-                    everybody = np.full(len(side.param), weight * state.drift / len(side.param))
+                    everybody = np.full(len(side.param), held * state.drift / len(side.param))
                     everybody[ids] += total
                     total, ids = everybody, None
             sign = -1.0 if state.ascend else 1.0
-            side.step(total[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / weight)
+            side.step(total[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / held)
             np.clip(side.param, state.low, state.high, out=side.param)
 
 

@@ -320,10 +320,16 @@ def test_thresholds_are_estimated_when_they_are_due(threshold, rng):
     assert not found[~active].any()
 
 
-def test_learned_thresholds_find_the_k_th_score(rng):
-    """Quantile regression from one positive and a few negatives a row; the factors stand still."""
+@pytest.mark.parametrize("weighted", [False, True])
+def test_learned_thresholds_find_the_k_th_score(weighted, rng):
+    """Quantile regression from one positive and a few negatives a row; the factors stand still.
+
+    Weights of the positives once entered it: where heavy ones scored high, it found the 11th of 20.
+    """
     X = matrix(rng, 6, 200, density=0.1)
     P, Q = rng.standard_normal((6, 4)), rng.standard_normal((200, 4))
+    if weighted:
+        X = as_csr(X.to_scipy().multiply(np.exp(2 * P @ Q.T)).tocsr(), dtype=np.float64)
     loss = SampledTalos(k=20, start=0.0, threshold_lr=6.0)
     run = trainer(
         X, P, Q, loss, "cosine", temperature=1.0, lr=1e-12, n=20, batch_size=8, exclude_positives=True

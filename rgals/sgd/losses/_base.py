@@ -33,6 +33,8 @@ class State:
         Factor of the learning rate.
     drift : float, default 0
         Weight of its mean over all users in the loss: it acts on everybody at every step.
+    weighted : bool, default True
+        Whether the weight of a positive multiplies the gradient of its row, as it does those of the scores.
     """
 
     name: str
@@ -44,6 +46,7 @@ class State:
     lr: float | None = None
     rate: float = 1.0
     drift: float = 0.0
+    weighted: bool = True
 
     def __post_init__(self) -> None:
         check_choice("scope", self.scope, ("user", "model"))

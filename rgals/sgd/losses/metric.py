@@ -241,8 +241,7 @@ class LambdaLoss(_Pairwise):
     times ``1 / (1 - 1/log2(1 + max(r_i, r_j)))`` where that maximum is above K.
 
     SL@K, Eqs. 2.3 to 2.5. Its public code takes ``1/log2(1 + |d|)`` and ``1 / (1 - 1/max)`` with one negative
-    for a positive, the default: those rank far better. Over the catalogue of ml-100k NDCG@20 is .366 with
-    them and .227 with the printed ones, .358 over cosines; published is .347 (``benchmarks/losses.py``).
+    for a positive, the default: NDCG@20 on ml-100k is .366, and .227 with the printed ones (published: .347).
     """
 
     k: int | None = parameter(None, "int > 0, optional", "None for the whole list.")

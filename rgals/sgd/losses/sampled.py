@@ -216,7 +216,6 @@ class UIB(Sampled, raw_scores=True, n_negatives=5):
     """
 
     state = (State("boundary"),)
-
     margin: float = parameter(0.3, "float >= 0", "Over cosines; dot products: 1.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:

@@ -32,11 +32,10 @@ def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> n
     # dQ/db = 1/N [ c r_+ + (N - c)/n sum_j r_j ], r = -(1 - K/N) for a score above b and K/N below: Talos,
     # section 3.3, whose sum over all positives one positive of the user stands for, without bias. It is 0
     # where K of all N scores are above. Negatives must be drawn uniformly, without the user's positives.
+    # Weights of positives have no part in it: the state is not ``weighted``.
     threshold, share = rows.state[:, 0], k / rows.n_items
     there = (neg > -np.inf).sum(axis=1)
-    above = (neg > threshold[:, None]).sum(axis=1)
-    rest = share * there - above
-    own = share - (pos > threshold)
+    own, rest = share - (pos > threshold), share * there - (neg > threshold[:, None]).sum(axis=1)
     scale = (rows.n_items - rows.count) / np.maximum(there, 1)
     return ((rows.count * own + scale * rest) / rows.n_items)[:, None]
 
@@ -51,7 +50,7 @@ class _Thresholds(Sampled):
     def state(self: Any) -> tuple[State, ...]:
         """The threshold, which is only estimated where its learning rate is 0."""
         start = 0.0 if isinstance(self.start, str) else self.start
-        return (State("threshold", start=start, lr=self.threshold_lr),)
+        return (State("threshold", start=start, lr=self.threshold_lr, weighted=False),)
 
     def refresh(self: Any, epoch: int) -> str | None:
         """Before the first epoch, unless ``start`` is a number."""
