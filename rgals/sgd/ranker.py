@@ -102,7 +102,7 @@ class SGDRanker(Trained, BaseEstimator):
         Where negatives come from. ``"in_batch"``: they are the positives of the other rows of the batch,
         which amounts to gamma = 1.
     gamma : float, default=0.75
-        ``sampler="popularity"`` draws item y in proportion to ``c_y ** gamma``.
+        ``sampler="popularity"`` draws items in proportion to ``n ** gamma``, of n unweighted interactions.
     shared_negatives : bool, default=False
         One set of negatives for a whole batch.
     exclude_positives : bool, default=False
@@ -119,7 +119,7 @@ class SGDRanker(Trained, BaseEstimator):
         ``"coupled"`` adds ``weight_decay * factor`` to the gradient of a batch's *mean* loss, for the rows
         that are updated; ``"decoupled"`` shrinks them directly. ``"frequency"`` (full losses) adds
         ``weight_decay * sum_x c_x |p_x|^2 + weight_decay * sum_y (c_y + D/N)/2 |q_y|^2`` to the total loss,
-        c being degrees and D their sum: a row is held in proportion to how often it takes part. Full losses
+        c being sums of weights and D that of all: a row is held in proportion to its part. Full losses
         that sum over pairs want as many times the decay of a loss of one negative as there are items.
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
         Factor of the learning rate. A callable takes the share of the training that is done, in [0, 1).
