@@ -1,5 +1,6 @@
 """The global optimum of RG2 and RGx without extra weight on the positives, by one truncated SVD."""
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -40,17 +41,19 @@ def item_factors(
         return V.T @ (inverse * y) - root @ y
 
     # Vectors of the shorter side, by a Lanczos iteration; then the other side's, and values to rounding.
-    tall = n_users >= n_items
-    short = min(users.shape)
+    tall, short = n_users >= n_items, min(users.shape)
     rank = min(n_factors, short)
     there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
     gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
     first = rng.standard_normal(short)
     if rank < short and gramian.matvec(first).any():
+        # Where vectors run out, as of few different rows, it goes on from random ones: before scipy 1.17 from
+        # other ones at every call.
+        given: Any = {"k": rank, "v0": first} | ({"rng": rng} if "rng" in signature(eigsh).parameters else {})
         try:
-            _, basis = eigsh(gramian, k=rank, v0=first, tol=1e-24)
+            _, basis = eigsh(gramian, tol=1e-24, **given)
         except ArpackError:  # many equal eigenvalues, as of an identity matrix
-            _, basis = eigsh(gramian, k=rank, v0=first, tol=0)
+            _, basis = eigsh(gramian, tol=0, **given)
     else:  # all of it, or nothing
         basis = np.eye(short, rank)
     if not tall:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from inspect import signature
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, SIDES, als, factors, half_step_of, interactions
+from scipy.sparse.linalg import eigsh
 
 from rgals import RG2, RGALS, RGX, NumericalError, ParameterError
 from rgals.datasets import make_implicit
@@ -373,6 +375,15 @@ def test_svd_takes_spectra_of_equal_values(what, K):
         warnings.simplefilter("ignore", PrecisionWarning)  # of ones nothing is left
         found = model.fit(V).history_[-1]["objective"]
     assert found == pytest.approx(closed_form_value(sp.csr_array(V), K, 0.001), rel=1e-9)
+
+
+@pytest.mark.skipif("rng" not in signature(eigsh).parameters, reason="this scipy draws from its own state")
+@pytest.mark.parametrize("params", [{"solver": "svd"}, {"init": "spectral", "n_iter": 1}])
+def test_a_random_state_gives_one_svd(params):
+    """Of few different rows the Lanczos iteration went on from other vectors at every call."""
+    V = np.kron(np.eye(5), np.ones((40, 20)))
+    fits = [RGALS(8, RG2(alpha=0.0), reg=0.001, random_state=0, **params).fit(V) for _ in range(4)]
+    assert len({model.item_factors_.tobytes() for model in fits}) == 1
 
 
 @pytest.mark.parametrize(
