@@ -52,24 +52,24 @@ class DenseBackend(Backend):
         systems = np.empty((rows.n_rows, K, K))
         rhs = np.empty((rows.n_rows, K))
         info = np.zeros(rows.n_rows, np.int32)
+        shared_pull = side.coupled and side.interaction
         for r in range(rows.n_rows):
             systems[r], rhs[r] = system(rows, r, F, side, G, s)
-            if not rhs[r].any():
+            if not rhs[r].any() and not (shared_pull and side.scale[r]):
                 systems[r] = np.eye(K)  # nothing pulls: the answer is zero whatever the curvature
             elif not np.linalg.eigvalsh(systems[r])[0] > 0:
                 info[r] = -1
         raise_for_rows(info, np.dtype(np.float64))
         solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
-        if side.interaction and side.coupled:
+        if shared_pull:
             # Stationarity: A_y q_y - h_y H v = b_y with v = sum_y h_y q_y, hence one K x K system for v.
             H = side.interaction * G
             h = side.scale
             B = np.einsum("r,rij->ij", h**2, np.linalg.inv(systems))
             v = np.linalg.solve(np.eye(K) - B @ H, h @ solution)
-            rhs = rhs + h[:, None] * (H @ v)
-            solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
+            pulled = rhs + h[:, None] * (H @ v)
+            solution = np.linalg.solve(systems, pulled[:, :, None])[:, :, 0]
             # The decrease is b . q without the coupling's share (see mathematics in `rgals.losses.base`).
-            rhs = rhs - h[:, None] * (H @ v)
         value = float((rhs * solution).sum())
         if side.prior is not None:
             predicted = side.prior.predict(K)

@@ -98,6 +98,25 @@ def test_unweighted_and_negative_positives(side, dtype, backend):
     assert_equal(backend().half_step(rows, fixed, coefficients), oracle, dtype, error)
 
 
+class Drawn(Loss):
+    """Items share a term, and nothing else pulls those that nobody has."""
+
+    def coefficients(self, degrees):
+        n_users, n_items = degrees.shape
+        own = np.tile([1.0, 0.0, 1.0, 0.0], (n_users, 1)), np.ones((n_items, 4))
+        return Coefficients(np.full(n_users, 0.1), np.ones(n_items), np.zeros(n_users), *own, 0.9 / n_items)
+
+
+def test_the_oracle_moves_items_that_only_the_shared_term_pulls():
+    """They stayed at 0, and counted with systems of their own all the same: objectives rose."""
+    X, loss = interactions(), Drawn()
+    rows, fixed, side = half_step_of(X, loss, "item", 6)
+    found = DenseBackend().half_step(rows, fixed, side).factors
+    assert (rows.row_counts == 0).any()
+    slope, usual = (loss.gradient(X, fixed, Q, 0.03, 0.9)[1] for Q in (found, found + 1))
+    assert np.abs(slope).max() < 1e-9 * np.abs(usual).max()
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_a_singular_system_names_its_row(side, backend):
     rows, fixed, coefficients = half_step_of(interactions(), IALS(alpha0=0.0), side, 6, reg=0.0)
