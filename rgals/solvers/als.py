@@ -42,16 +42,13 @@ class Problem:
     @cached_property
     def plain_sides(self) -> tuple[Side, Side]:
         """The half-steps of users and of items, without priors: made once, as plans are known by them."""
-        given = self.reg, self.reg_exponent
-        return self.coefficients.user_side(self.users, *given), self.coefficients.item_side(
-            self.items, *given
-        )
+        found, given = self.coefficients, (self.reg, self.reg_exponent)
+        return found.user_side(self.users, *given), found.item_side(self.items, *given)
 
     def logs(self) -> list[tuple[float, int]]:
         """The `weight_logs` of users and of items."""
-        users = self.coefficients.user_side(self.users, 1.0, 1.0)
-        items = self.coefficients.item_side(self.items, 1.0, 1.0)
-        return [weight_logs(self.users, users), weight_logs(self.items, items)]
+        sides = replace(self, reg=1.0, reg_exponent=1.0).plain_sides
+        return [weight_logs(rows, side) for rows, side in zip((self.users, self.items), sides, strict=True)]
 
 
 def choose_reg(
@@ -142,6 +139,7 @@ class ALS:
             if item_side.prior is not None:
                 item_side.prior.regress(self._items)
                 penalty -= item_side.prior.explained()
+                item_side.prior.fill(self._items, problem.items.row_counts)
             what = "user"
             prior = user_side.prior
             if prior is not None and (iteration > 1 or prior.mean):  # before, the factors are a start
@@ -164,16 +162,14 @@ class ALS:
 
     def state(self) -> dict[str, np.ndarray]:
         """Factors as the steps have them, and weights of features."""
-        download = self.backend.download
-        found = {"user_factors": download(self._users), "item_factors": download(self._items)}
+        found = {"user_factors": self.user_factors(), "item_factors": self.backend.download(self._items)}
         if (prior := self._item_side.prior) is not None:  # the weights of users follow from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state`."""
-        users, items = (restored(state, side) for side in ("user", "item"))
-        self._users, self._items = self.backend.upload(users), self.backend.upload(items)
+        self._users, self._items = (self.backend.upload(restored(state, side)) for side in ("user", "item"))
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
             prior.turn(None if (basis := state.get("item_basis")) is None else basis.T)

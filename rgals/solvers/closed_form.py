@@ -68,8 +68,7 @@ def item_factors(
     _, s, turn = np.linalg.svd(triangle)
     total = c.sum()
     shrunk = np.maximum(s - reg * np.sqrt(n_items * total), 0.0)
-    balance = (n_items / total) ** 0.25 if total > 0 else 0.0
-    lengths = np.sqrt(shrunk) * balance
+    lengths = np.sqrt(shrunk) * ((n_items / total) ** 0.25 if total > 0 else 0.0)
     if not tall:  # the images have the lengths s
         lengths = np.divide(lengths, s, out=np.zeros_like(s), where=s > 0)
     out = np.zeros((n_items, n_factors), dtype)

@@ -77,6 +77,12 @@ class Prior:
 
         spread(work, len(self._blocks), n_threads)
 
+    def fill(self, factors: np.ndarray, counts: np.ndarray) -> None:
+        """Make rows that have features alone, of so many interactions, what is predicted, in float64."""
+        alone = np.flatnonzero((counts == 0) & self.described)
+        for some in np.array_split(alone, len(alone) // _AT_ONCE + 1):
+            factors[some] = self.predict(factors.shape[1], some)
+
     def weights_of(self, K: int) -> np.ndarray:
         """The weights, or as many zeros."""
         return np.zeros((self.features.shape[1], K)) if self.weights is None else self.weights
@@ -152,8 +158,7 @@ class Prior:
 
     def _iterate(self, right: np.ndarray) -> np.ndarray:
         """Conjugate gradients, for all columns as one system, preconditioned by the diagonal."""
-        assert self.ridge is not None
-        ridge = self.ridge
+        ridge: Any = self.ridge
         diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
         operator = partial(LinearOperator, (right.size, right.size), dtype=right.dtype)
         system = operator(matvec=lambda weights: self._image(weights.reshape(right.shape), ridge).ravel())

@@ -547,3 +547,23 @@ def test_numbers_are_no_truth_values_of_the_fit(rng):
     model = RGALS(K=2, random_state=0).fit(data, item_features=frame)
     made = [model.transform_items(None, item_features=pd.DataFrame({"new": [one]})) for one in (1, 1.0, "1")]
     assert np.abs(made[0]).sum() > 0 and np.array_equal(made[0], made[1]) and np.array_equal(made[0], made[2])
+
+
+def test_items_of_whom_there_are_features_alone_are_watched_as_they_are_published(X, features):
+    """They were those of the weights of one iteration before, in the first one zero: all of them missed."""
+    cold = X.toarray()
+    cold[:, :8] = 0
+    hidden = sp.csr_array(X.toarray() * (cold == 0))
+    seen = []
+    model = RGALS(K=5, n_iter=3, reg=0.05, dtype="float64", metric="ndcg@5", random_state=0)
+    given = {"validation": hidden, "item_features": np.abs(features["item_features"].toarray()) + 0.1}
+    model.fit(
+        sp.csr_array(cold), callbacks=lambda now: seen.append(now.item_factors.copy()) and None, **given
+    )
+    for n, factors in enumerate(seen, start=1):
+        ended = clone(model).set_params(n_iter=n).fit(sp.csr_array(cold), **given)
+        found = evaluate(ended, sp.csr_array(cold), hidden, "ndcg@5")["ndcg@5"]
+        assert model.history_[n - 1]["ndcg@5"] == pytest.approx(found)
+        np.testing.assert_allclose(
+            np.linalg.norm(factors[:8], axis=1), np.linalg.norm(ended.item_factors_[:8], axis=1)
+        )
