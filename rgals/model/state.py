@@ -187,6 +187,7 @@ class Snapshot:
             found += [weights.half_life, weights.newest, weights.left, self.seen.times]
         hard = getattr(self, "hard_negatives", None)  # of a `FittedState`
         found += [] if hard is None else [repr(hard.get_params())]
+        found += [encoding for encoding in self.encodings if encoding is not None]
         for prior in self.priors:
             if prior is not None:
                 places = np.stack(prior.features.nonzero()).astype(np.int64)
@@ -199,8 +200,7 @@ class Snapshot:
     def popularity(self) -> np.ndarray:
         """Training interactions of each item, or what ages leave of their weights: factors, shape (N, 1)."""
         likes = self.interactions("by which items are popular").likes
-        halve = self.weighting.half_life is not None
-        counts = self.weighting.rows(likes).col_sums if halve else likes.col_counts
+        counts = likes.col_counts if self.weighting.half_life is None else self.weighting.rows(likes).col_sums
         return counts.astype(self.item_factors.dtype)[:, None]
 
 

@@ -47,23 +47,22 @@ class DenseBackend(Backend):
         """See `Backend.half_step`: what ``rotate``, ``out`` and ``warm`` permit is not done."""
         F = fixed.astype(np.float64)
         K = F.shape[1]
-        alone = 0.0 if side.coupled else side.interaction
+        alone, among = (0.0, side.interaction) if side.coupled else (side.interaction, 0.0)  # of rows
         G, s, _ = shared(F, side.gram_weight, side.linear_weight, alone)
         systems = np.empty((rows.n_rows, K, K))
         rhs = np.empty((rows.n_rows, K))
         info = np.zeros(rows.n_rows, np.int32)
-        shared_pull = side.coupled and side.interaction
         for r in range(rows.n_rows):
             systems[r], rhs[r] = system(rows, r, F, side, G, s)
-            if not rhs[r].any() and not (shared_pull and side.scale[r]):
+            if not rhs[r].any() and not (among and side.scale[r]):
                 systems[r] = np.eye(K)  # nothing pulls: the answer is zero whatever the curvature
             elif not np.linalg.eigvalsh(systems[r])[0] > 0:
                 info[r] = -1
         raise_for_rows(info, np.dtype(np.float64))
         solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
-        if shared_pull:
+        if among:
             # Stationarity: A_y q_y - h_y H v = b_y with v = sum_y h_y q_y, hence one K x K system for v.
-            H = side.interaction * G
+            H = among * G
             h = side.scale
             B = np.einsum("r,rij->ij", h**2, np.linalg.inv(systems))
             v = np.linalg.solve(np.eye(K) - B @ H, h @ solution)

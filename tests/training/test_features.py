@@ -567,3 +567,16 @@ def test_items_of_whom_there_are_features_alone_are_watched_as_they_are_publishe
         np.testing.assert_allclose(
             np.linalg.norm(factors[:8], axis=1), np.linalg.norm(ended.item_factors_[:8], axis=1)
         )
+
+
+def test_a_fingerprint_knows_how_features_are_read(X, rng, tmp_path):
+    """Of frames in other units it was the same, and new items got other factors."""
+    frame = pd.DataFrame({"price": rng.standard_normal(35), "kind": rng.choice(["a", "b"], 35)})
+    models = [
+        RGALS(K=3, random_state=0).fit(X, item_features=frame.assign(price=frame.price * f)) for f in (1, 4)
+    ]
+    new = [model.transform_items(item_features=frame[:2]) for model in models]
+    assert np.abs(new[0] - new[1]).max() > 1e-3
+    assert models[0].fingerprint() != models[1].fingerprint()
+    models[0].save(tmp_path / "model")
+    assert RGALS.load(tmp_path / "model").fingerprint() == models[0].fingerprint()
