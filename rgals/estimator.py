@@ -275,9 +275,7 @@ class RGALS(
             of_users, of_items = users_side.prior, items_side.prior
             if of_items is not None:
                 of_items.regress(items)
-                alone = np.flatnonzero((problem.items.row_counts == 0) & of_items.described)
-                for some in np.array_split(alone, len(alone) // 4096 + 1):  # in float64
-                    items[some] = of_items.predict(self.K, some)
+                of_items.fill(items, problem.items.row_counts)
                 shown = with_scale(items, scored)
             if of_users is not None:
                 of_users.regress(factors.pop("user_factors"))  # gone before the last half-step makes others

@@ -390,10 +390,17 @@ def _refuse_lists(X: Any, name: str) -> None:
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
         advice = f"give {_READ}(tuple({name}.T)) if each row is an interaction"
         raise InputTypeError(f"{name} is an array of text, not of numbers; {advice}")
+    columns = f"tuple({name}.T)"
+    if isinstance(first, list | tuple) and all(isinstance(row, list | tuple) for row in X):
+        even = len({len(row) for row in X}) == 1
+        if even and isinstance(X, tuple) and len(X) in _TABLE:  # columns, as `read_interactions` takes them
+            X, columns = np.array(X).T, name
+        elif even and len(first) in _TABLE:  # records, as of a cursor
+            X, columns = np.array(X), f"tuple(zip(*{name}))"
     if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
         why = f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids"
         whole = f"scipy.sparse.csr_array({name}) if each row is a user"
-        raise InputError(f"{why}; give {_READ}(tuple({name}.T)) if each row is an interaction, {whole}")
+        raise InputError(f"{why}; give {_READ}({columns}) if each row is an interaction, {whole}")
 
 
 def _holds_ids(X: np.ndarray) -> bool:

@@ -142,7 +142,7 @@ class Coefficients:
         )
         (weights, scale, linear, own), (fixed, gram, gram_linear, other) = both[::-1] if items else both
         ridge = reg * power(weights * fixed.sum() + weight_sums(matrix, own, other), reg_exponent)
-        linear = linear * self.t.any()  # of items without: their rows are empty where nobody has them
+        linear = linear * (self.t.any() or self.interaction != 0)  # without, nothing pulls items nobody has
         return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
 
 
@@ -226,17 +226,16 @@ def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np
 
 def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
     """``sum_k cols[k]``, times the values if ``valued``, over the stored entries of every row; in chunks."""
-    out = np.zeros(matrix.n_rows)
-    for start in range(0, matrix.nnz, _CHUNK):
-        stop = min(start + _CHUNK, matrix.nnz)
-        first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
-        last = int(np.searchsorted(matrix.indptr, stop, side="left"))
-        edges = np.clip(matrix.indptr[first:last], start, stop) - start
-        filled = np.diff(np.append(edges, stop - start)) > 0
-        entries = cols[matrix.indices[start:stop]]
-        if valued and not matrix.is_binary:
-            entries = entries * matrix.values[start:stop]
-        out[first:last][filled] += np.add.reduceat(entries, edges[filled])
+    out, filled = np.zeros(matrix.n_rows), np.flatnonzero(matrix.row_counts)
+    starts = np.append(matrix.indptr[filled], matrix.nnz)
+    for first in range(0, matrix.nnz, _CHUNK):  # rows stay whole, and give the bits that they give alone
+        some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
+        if some.start < some.stop:
+            start, stop = starts[some.start], starts[some.stop]
+            entries = cols[matrix.indices[start:stop]]
+            if valued and not matrix.is_binary:
+                entries = entries * matrix.values[start:stop]
+            out[filled[some]] = np.add.reduceat(entries, starts[some] - start)
     return out
 
 

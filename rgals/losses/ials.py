@@ -19,7 +19,8 @@ class IALS(Loss):
 
         L = sum_{x, y in I_x} v_xy (o_xy - 1)^2 + alpha0 sum_x sum_y h_y o_xy^2
 
-    With ``reg_exponent=1`` the regularisation is their frequency scaling, ``reg (|I_x| + alpha0 N)^nu``.
+    With ``reg_exponent=1`` the regularisation is their frequency scaling, ``reg (c_x + alpha0 N)^nu``,
+    c_x the sum of a row's values, theirs the number.
 
     Parameters
     ----------

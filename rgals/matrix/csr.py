@@ -51,6 +51,9 @@ class CSR:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()  # in one step: another thread may ask for what is kept here
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__post_init__()  # copies of numpy's arrays are writable, and kernels would compile for them

@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, InputTypeError, ParameterError
 from rgals.losses import Degrees, get_loss
+from rgals.losses.base import weight_sums
 from rgals.matrix.validate import as_csr
 
 K, REG, NU = 5, 0.07, 0.8
@@ -216,3 +217,15 @@ def test_a_subclass_that_hides_an_automatic_parameter_is_told_so():
 
     with pytest.raises(InputTypeError, match=r"loss Own: its __init__ has no alpha0"):
         RGALS(K=2, loss=Own()).fit(np.eye(6))
+
+
+def test_the_ridge_of_a_row_is_the_same_alone_and_among_many():
+    """Rows were cut at every 2^20 entries, where sums rounded otherwise than those of the row alone."""
+    rng = np.random.default_rng(0)
+    X = as_csr(sp.csr_array((rng.random((9000, 400)) < 0.3).astype(np.float64)), dtype=np.float64)
+    cut = int(np.searchsorted(X.indptr, 1 << 20)) - 1
+    assert X.indptr[cut] < 1 << 20 < X.indptr[cut + 1]
+    terms = np.ones((X.n_rows, 4)), rng.random((X.n_cols, 4))
+    some = slice(cut - 2, cut + 3)
+    alone = weight_sums(X.slice_rows(some.start, some.stop), terms[0][some], terms[1])
+    np.testing.assert_array_equal(weight_sums(X, *terms)[some], alone)

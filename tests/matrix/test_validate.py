@@ -272,3 +272,22 @@ def test_copies_of_a_matrix_are_read_only_too(again):
     for name in ("indptr", "indices", "values", "times"):
         np.testing.assert_array_equal(getattr(made, name), getattr(known, name))
         assert not getattr(made, name).flags.writeable
+
+
+class Asks:
+    """What another thread does while a pickle or a copy of a matrix is made."""
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def __reduce__(self):
+        assert self.matrix.col_counts.tolist() == [1]
+        return Asks, (None,)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda matrix: pickle.loads(pickle.dumps(matrix))])
+def test_a_matrix_is_copied_while_it_is_asked(again):
+    """Column counts are kept where the pickle went through: a RuntimeError."""
+    known = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.array([2.0]), 1)
+    vars(known)["thread"] = Asks(known)
+    assert again(known).col_counts.tolist() == [1]
