@@ -17,7 +17,8 @@ from rgals.runtime.errors import FileFormatError
 
 #: Bytes of indices and values that are read at once. Two blocks are in memory: one is solved, one read ahead.
 BLOCK = 1 << 26
-_RUNS = 64  # rows apart from each other that are read one by one; more are taken through a mapping
+_GAP = 1 << 14  # entries between two rows up to which reading them, too, costs less than to read twice
+_PART = 1 << 22  # entries that rows are taken from at once: bounds temporary memory
 
 
 class Ids(np.ndarray):
@@ -64,8 +65,6 @@ class Column:
         if isinstance(key, slice):
             start, stop, step = key.indices(self.size)
             return self.read(start, max(start, stop))[::step]
-        if isinstance(key, np.ndarray):
-            return self.mapped()[key].astype(self.dtype, copy=False)
         return self.read(int(key), int(key) + 1)[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -185,12 +184,15 @@ class StoredCSR(CSR):
 
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The matrix of the given rows, in the given order, in memory."""
-        ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
-        if len(ends) > _RUNS and isinstance(self.values, np.ndarray):
-            return super().take_rows(rows)
-        runs = pairwise([0, *ends.tolist()]) if len(rows) else ()
-        none = replace(CSR.empty(0, self.n_cols), values=self.values[:0])
-        return CSR.stacked([none, *(self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs)])
+        found, places = np.unique(rows, return_inverse=True)  # in the order of the file
+        starts, stops = self.indptr[found], self.indptr[found + 1]
+        apart = (starts[1:] - stops[:-1] > _GAP) | (np.diff(starts // _PART) > 0)
+        parts = [replace(CSR.empty(0, self.n_cols), values=self.values[:0])]
+        for some in np.split(found, np.flatnonzero(apart) + 1) if len(found) else ():
+            between = self.slice_rows(int(some[0]), int(some[-1]) + 1)
+            parts.append(between if len(some) == between.n_rows else between.take_rows(some - some[0]))
+        taken = CSR.stacked(parts)
+        return taken if np.array_equal(places, np.arange(len(found))) else taken.take_rows(places)
 
     def load(self) -> CSR:
         """The whole matrix in memory; what does not fit is refused before it is read."""

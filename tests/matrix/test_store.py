@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import shutil
@@ -261,7 +262,8 @@ def test_a_sample_of_users_is_in_memory(shops):
 @pytest.mark.parametrize("valued", [False, True])
 def test_a_stored_matrix_answers_as_one_in_memory(valued, shops, monkeypatch):
     monkeypatch.setattr(mapped, "BLOCK", 700)
-    monkeypatch.setattr(mapped, "_RUNS", 3)
+    monkeypatch.setattr(mapped, "_GAP", 40)
+    monkeypatch.setattr(mapped, "_PART", 300)
     data, store = both(shops, valued)
     ram, disk = as_csr(data.matrix), store.matrix
     assert disk.is_binary is not valued
@@ -367,6 +369,28 @@ def test_indices_that_lead_nowhere_end_a_fit_and_not_the_process(shops, tmp_path
                 (copy / other.name).write_bytes(content)
             with pytest.raises(FileFormatError, match="damaged"):
                 fitted(open_matrix(copy))
+
+
+def test_rows_that_are_taken_here_and_there_are_read_together_and_checked(shops, tmp_path, monkeypatch):
+    """A thousand users of a store with values would be thousands of reads."""
+    _, path = shops[True]
+    shutil.copytree(path, tmp_path / "x.rgals")
+    matrix, reads, read = open_matrix(tmp_path / "x.rgals").matrix, [], mapped.Column.read
+    monkeypatch.setattr(mapped.Column, "read", lambda self, *span: reads.append(span) or read(self, *span))
+    users = np.random.default_rng(0).permutation(matrix.n_rows)[:100]
+    for mine in (matrix, Weighting.of("log1p", matrix).rows(matrix)):
+        reads.clear()
+        assert mine.take_rows(users).n_rows == len(users)
+        assert len(reads) < 10
+    assert matrix.take_rows(np.repeat(users, 2)).n_rows == 200
+    with open(tmp_path / "x.rgals" / "rows_indices.npy", "r+b") as file:
+        file.seek(128 + 4 * int(matrix.indptr[users[50]]))
+        file.write(np.int32(2_000_000_000).tobytes())
+    with pytest.raises(FileFormatError, match="an index is outside"):
+        open_matrix(tmp_path / "x.rgals").matrix.take_rows(users)
+    ones = dataclasses.replace(open_matrix(tmp_path / "x.rgals").matrix, values=np.empty(0, np.float32))
+    with pytest.raises(FileFormatError, match="an index is outside"):
+        ones.take_rows(users)
 
 
 def test_a_store_is_found_from_any_folder(shops, tmp_path, monkeypatch):
