@@ -77,8 +77,11 @@ class Graphs(AbstractContextManager):
         """Futures of a key, of a list of keys, or of lists of them."""
         dask = optional("dask", NEEDED)
         tasks, self._tasks, self.name = self._tasks, {}, uuid.uuid4().hex[:12]
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
-            return self.track(self.client.get(tasks, wanted, sync=False))
+        try:
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
+                return self.track(self.client.get(tasks, wanted, sync=False))
+        except Exception as error:
+            raise self._explained(error, []) from error
 
     def track(self, found: Any) -> Any:
         """Futures that are cancelled with the fit."""
@@ -126,7 +129,8 @@ class Graphs(AbstractContextManager):
         if isinstance(error, _CANCELLED) or self.client.status != "running":
             lost = next((f.key for f in futures if f.status in ("cancelled", "lost")), "")
             where = f"{self.block(lost)} was lost" if lost else "nothing is left"
-            return RgalsError(f"the fit was cancelled, or its scheduler is gone: {where}")
+            line = "to_local() and save() bring a model from the cluster, before its client is closed"
+            return RgalsError(f"the fit was cancelled, or its client or scheduler is gone: {where}; {line}")
         return error
 
     def block(self, key: Any) -> str:

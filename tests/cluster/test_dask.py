@@ -470,6 +470,21 @@ def test_no_workers_end_a_fit(X):
         fit(client, X)
 
 
+def test_a_model_whose_client_is_closed_says_what_keeps_one(X, tmp_path):
+    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as closed:
+        model, kept = fit(closed, X, n_iter=1), fit(closed, X, n_iter=1)
+        kept.to_local()
+    for call in (
+        lambda: model.recommend([0]),
+        model.to_local,
+        lambda: model.recommend_all(tmp_path / "lists"),
+    ):
+        with pytest.raises(RgalsError, match=r"client or scheduler is gone: .*to_local\(\) and save\(\)"):
+            call()
+    assert not (tmp_path / "lists").exists()
+    assert kept.recommend([0]).ids.shape == (1, 10)
+
+
 def test_there_must_be_a_client(X):
     with pytest.raises(ParameterError, match="^client='here'"):
         DaskRGALS(client="here", **SETTING).fit(X)
