@@ -7,10 +7,10 @@ import numpy as np
 from rgals.kernels.row import EMPTY
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
-from rgals.runtime.errors import DeviceMemoryError, NumericalError, ParameterError
+from rgals.runtime.errors import NumericalError, ParameterError
 from rgals.solvers.base import HalfStep, raise_for_rows
 from rgals.solvers.cpu import coupling_shift, coupling_value
-from rgals.solvers.cuda.device import LESS, Device, open_device
+from rgals.solvers.cuda.device import Device, open_device
 from rgals.solvers.plan import GPU, classify, rows_of, weigh
 
 FOUR = 4  # factors that the kernel reads at once
@@ -49,20 +49,13 @@ class CuPyBackend:
         self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
         """See `Backend.half_step`; factors may be arrays of the device, and are then left there."""
-        # Raises besides a DeviceMemoryError where the device is too small even for the smallest pieces.
-        device = self.device
         if side.prior is not None or side.row_terms.shape[1] != 4:
             why = "features, user_mean, dislikes and hard_negatives are solved on device='cpu' only"
-            raise ParameterError("device", f"cuda:{device.ordinal}", why)
-        with device.active():
-            try:
-                on_device = self._side(rows, side, np.dtype(fixed.dtype), fixed.shape[1])
-                factors, decrease = _HalfStep(device, on_device, device.upload(fixed)).run()
-                return HalfStep(factors if device.owns(fixed) else device.download(factors), decrease)
-            except DeviceMemoryError:
-                raise
-            except MemoryError as error:
-                raise self._too_large(rows, fixed) from error
+            raise ParameterError("device", f"cuda:{self.device.ordinal}", why)
+        with self.device.active():
+            on_device = self._side(rows, side, np.dtype(fixed.dtype), fixed.shape[1])
+            factors, decrease = _HalfStep(self.device, on_device, self.upload(fixed)).run()
+            return HalfStep(factors if self.device.owns(fixed) else self.download(factors), decrease)
 
     def _side(self, rows: CSR, side: Side, dtype: np.dtype, K: int) -> "_DeviceSide":
         for known in self._sides:
@@ -71,17 +64,6 @@ class CuPyBackend:
         self._sides = self._sides[-1:]  # the older of two goes first
         self._sides.append(_DeviceSide(self.device, rows, side, dtype, K))
         return self._sides[-1]
-
-    def _too_large(self, rows: CSR, fixed: Any) -> DeviceMemoryError:
-        free, total = self.device.memory()
-        size = fixed.dtype.itemsize
-        matrix = rows.nnz * (4 + (0 if rows.is_binary else size)) * 2
-        factors = (rows.n_rows + len(fixed)) * fixed.shape[1] * size
-        return DeviceMemoryError(
-            f"the device has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free; a fit of {rows.nnz} "
-            f"interactions with {fixed.shape[1]} factors holds {(matrix + factors) / 2**30:.1f} GiB there "
-            f"and needs {self.device.room / 2**30:.1f} GiB to work in; {LESS}"
-        )
 
 
 class _DeviceSide:
@@ -174,9 +156,7 @@ class _HalfStep:
         kernel = self.device.kernel("solve_rows", self.dtype, K=self.padded, TILE=tile)
         tiles = -(-self.padded // tile)
         # Of every block of threads: tiles of its row's matrix, and the sum of its rows' inverses.
-        scratch = (tiles, tiles, tile, tile) if tiles > 1 or inverse else (0,)
-        if inverse:
-            scratch = (2, *scratch)
+        scratch = (1 + inverse, tiles, tiles, tile, tile) if tiles > 1 or inverse else (0,)
         total = (tiles * tile,) * 2 if inverse else (0,)
         each = int(np.prod(scratch)) * self.dtype.itemsize + int(np.prod(total)) * 8
         blocks = max(1, min(n, self.device.processors * BLOCKS, self.device.room // max(each, 1)))

@@ -1,7 +1,8 @@
 """A CUDA device through CuPy: its memory, its linear algebra, and the errors where it is missing."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
 _MOST = 1 << 22  # that are worked on at once
 LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
-_INSTALL = "pip install 'rgals[cuda13]' (or 'rgals[cuda12]', by the CUDA version that nvidia-smi shows)"
+_INSTALL = "pip install 'rgals[cuda13]' ('rgals[cuda12]': CUDA 12, GPUs before Turing), or set device='cpu'"
 
 
 def is_cuda(device: Any) -> bool:
@@ -65,12 +66,21 @@ class Device:
             # runs cut their work alike and agree to the last bit. Where even that is not to be had, chunks
             # are halved.
             self.room = min(_WORKSPACE, self.memory()[1] // 8)
-        self.processors = self.active().attributes["MultiProcessorCount"]
+        self.processors = cupy.cuda.Device(ordinal).attributes["MultiProcessorCount"]
         self._kernels: dict[Any, Any] = {}
 
-    def active(self) -> Any:
-        """A context in which this is the current device."""
-        return self.xp.cuda.Device(self.ordinal)
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the current device. A `DeviceMemoryError` says that it is full."""
+        with self.xp.cuda.Device(self.ordinal):
+            try:
+                yield
+            except DeviceMemoryError:
+                raise
+            except MemoryError as error:
+                free, total = (amount / 2**30 for amount in self.memory())
+                what = f"the device has {free:.1f} of {total:.1f} GiB free"
+                raise DeviceMemoryError(f"{what} ({error}); {LESS}") from error
 
     def memory(self) -> tuple[int, int]:
         """Bytes of the device that are free, and all."""

@@ -56,7 +56,8 @@ CALLS = {
 def test_without_cupy_the_message_holds_the_line_that_installs_it(monkeypatch, call):
     without(monkeypatch, "cupy")
     with pytest.raises(
-        MissingDependencyError, match=r"needs CuPy .*pip install 'rgals\[cuda13\]'.*cuda12"
+        MissingDependencyError,
+        match=r"needs CuPy .*pip install 'rgals\[cuda13\]'.*cuda12.*before Turing.*device='cpu'",
     ) as error:
         CALLS[call]()
     assert isinstance(error.value, ImportError) and isinstance(error.value, RgalsError)

@@ -9,7 +9,9 @@ from helpers import factors, interactions
 from solvers.cuda.fake_cupy import FakeArray
 
 from rgals import RGALS, ParameterError
+from rgals.runtime.errors import DeviceMemoryError
 from rgals.scoring import _topk, topk
+from rgals.solvers.cuda.backend import CuPyBackend
 
 
 @pytest.fixture
@@ -95,6 +97,18 @@ def test_a_full_device_takes_fewer_queries(monkeypatch, small):
     queries, items = factors(100, 7), factors(300, 7)
     same(topk(queries, items, 10, device="cuda"), topk(queries, items, 10), np.float64)
     assert FakeArray.refused > 1
+
+
+def test_a_device_that_is_full_says_so_and_what_helps(monkeypatch, small):
+    device = small(1000)
+    monkeypatch.setattr(_topk, "open_device", lambda name: device)
+    for call in (
+        lambda: topk(factors(3, 7), factors(300, 7), 10, device="cuda"),
+        lambda: CuPyBackend(device).upload(factors(300, 7)),
+        lambda: CuPyBackend(device).ridge(factors(300, 7), np.ones(300)),
+    ):
+        with pytest.raises(DeviceMemoryError, match=r"GiB free \(out of memory.*\); .*device='cpu'"):
+            call()
 
 
 @pytest.mark.few(3)
