@@ -32,7 +32,7 @@ from rgals.datasets.numbering import Numbering
 from rgals.files.atomic import close_and_remove, lock, locked
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import read_ahead
-from rgals.matrix.store import HEAD, Store, Writer, open_matrix
+from rgals.matrix.store import HEAD, ArrayFile, Store, Writer, open_matrix
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError
@@ -319,7 +319,7 @@ def _write(
             f"user {user} has {most:,} interactions with one item, or a few, which are merged at once: that "
             f"takes {readable(needed)}, and {readable(left)} are left; raise memory by {more} at least"
         )
-    indices, values = writer.open("rows_indices.npy", np.int32), None
+    indices, values = ArrayFile(writer, "rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="rows", disable=not progress) as bar:
         buckets.deal(bar)
@@ -328,7 +328,7 @@ def _write(
         for n, keys, data in read_ahead(_merged(part, buckets, sides, rules) for part in buckets.sorted()):
             rows, cols = buckets.pairs(keys)
             if values is None and (data != 1).any():
-                values = writer.open("rows_values.npy", np.float32)
+                values = ArrayFile(writer, "rows_values.npy", np.float32)
                 for written in range(indices.size, 0, -_CHUNK):
                     values.add(np.ones(min(written, _CHUNK)))
             indices.add(cols.astype(np.int32))
@@ -395,7 +395,7 @@ def _columns(
     buckets = _Buckets(writer.folder, counts, n_users, room, parts, np.float32 if valued else None)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
         buckets.deal(bar)
-        files = [writer.open(name.replace("rows", "columns"), of) for name, of in kinds]
+        files = [ArrayFile(writer, name.replace("rows", "columns"), of) for name, of in kinds]
         for part in read_ahead(buckets.sorted()):
             files[0].add(buckets.pairs(part["key"])[1].astype(np.int32))
             if valued:

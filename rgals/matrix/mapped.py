@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rgals.runtime.errors import FileFormatError
 BLOCK = 1 << 26
 _GAP = 1 << 14  # entries between two rows up to which reading them, too, costs less than to read twice
 _PART = 1 << 22  # entries that rows are taken from at once: bounds temporary memory
+_mark = attrgetter("st_ino", "st_size", "st_mtime_ns")  # of a file, by which another one is told from it
 
 
 class Ids(np.ndarray):
@@ -42,15 +44,11 @@ class Column:
     def __init__(self, path: Path, offset: int, kind: Any, size: int) -> None:
         self.path, self.offset, self.kind = path, offset, np.dtype(kind)
         self._is_like(size, self.kind)
-        self.mark = self._mark(os.stat(path))
+        self.mark = _mark(os.stat(path))
 
     def _is_like(self, size: int, dtype: np.dtype) -> None:
         # What an array of these numbers says of itself.
         self.size, self.shape, self.dtype, self.itemsize = size, (size,), dtype, dtype.itemsize
-
-    @staticmethod
-    def _mark(status: os.stat_result) -> tuple[int, ...]:
-        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def astype(self, dtype: Any) -> "Column":
         """The same numbers in another type."""
@@ -93,7 +91,7 @@ class Column:
             why = "the store is gone, and a model reads its store until it is saved and loaded"
             raise FileFormatError(f"{self.path}: {why}; put it back, or fit again") from None
         with file:
-            if self._mark(os.fstat(file.fileno())) != self.mark:
+            if _mark(os.fstat(file.fileno())) != self.mark:
                 raise FileFormatError(f"{self.path} has changed since it was opened; open the store again")
             yield file
 

@@ -226,13 +226,9 @@ class Writer:
     def __init__(self, folder: Path) -> None:
         self.folder, self.files = folder, dict[str, dict[str, Any]]()
 
-    def open(self, name: str, dtype: Any) -> "ArrayFile":
-        """A file of numbers, which are given in parts."""
-        return ArrayFile(self, name, np.dtype(dtype))
-
     def save(self, name: str, dtype: Any, parts: Iterable[np.ndarray]) -> None:
         """A file of numbers, whole."""
-        file = self.open(name, dtype)
+        file = ArrayFile(self, name, dtype)
         for part in parts:
             file.add(part)
         file.close()
@@ -254,8 +250,8 @@ class ArrayFile:
     The head, which has the length, is written last; the digest takes it last, too.
     """
 
-    def __init__(self, writer: Writer, name: str, dtype: np.dtype) -> None:
-        self.writer, self.name, self.dtype, self.size = writer, name, dtype, 0
+    def __init__(self, writer: Writer, name: str, dtype: Any) -> None:
+        self.writer, self.name, self.dtype, self.size = writer, name, np.dtype(dtype), 0
         self.file = open(writer.folder / name, "w+b")  # noqa: SIM115 (closed by `close`)
         self.file.write(bytes(HEAD))
         self.digest = hashlib.sha256()
