@@ -25,7 +25,7 @@ from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
-from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.plan import pieces
 from rgals.training.data import choose_values, read
@@ -55,20 +55,27 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
             source = ()
     if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
-    try:
-        found = given(source, columns)
-    except (InputError, InputTypeError) as error:
-        raise type(error)(f"part {number} of X: {error}") from error
+    found = _given(source, columns, f"part {number} of X")
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
     return Part(matrix, found.user_ids, found.item_ids, found.n_marked)
 
 
+def _given(source: Any, columns: Any, what: str) -> Any:
+    try:
+        return given(source, columns)
+    except ParameterError:
+        raise
+    except (InputError, InputTypeError) as error:
+        raise type(error)(f"{what}: {error}") from error
+
+
 @task
-def read_chunk(chunk: Any, number: int, dtype: Any, dislikes: bool) -> CSR:
+def read_chunk(chunk: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> CSR:
     """A chunk of a dask array."""
-    return as_csr(chunk, name=f"chunk {number} of X", dtype=dtype, dislikes=dislikes)
+    name = f"chunk {number} of X"
+    return as_csr(_given(chunk, columns, name).matrix, name=name, dtype=dtype, dislikes=dislikes)
 
 
 @task
@@ -273,7 +280,7 @@ def regroup(
 
 def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Shards:
     """Shards of a matrix, a dask array or dataframe, or files."""
-    how = dtype, takes_dislikes(model)
+    how = columns, dtype, takes_dislikes(model)
     if isinstance(X, str | os.PathLike):
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
     paths = isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X)
@@ -305,7 +312,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         found: tuple = (None, None)
     else:
         of = sources, range(len(sources))
-        tables = graphs.submit(graphs.each("parts", read_table, *of, always=(columns, *how)))
+        tables = graphs.submit(graphs.each("parts", read_table, *of, always=how))
         sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
         ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
         found = tuple(graphs.submit(ids_of))

@@ -273,6 +273,14 @@ def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
         fit(client, array)
     with pytest.raises(InputError, match=r"X.rechunk\(\{1: -1\}\)"):
         fit(client, da.ones((6, 4), chunks=(6, 2)))
+    table = pd.DataFrame({"a": X.tocoo().row, "b": X.tocoo().col})
+    rows = da.from_array(table.to_numpy(), chunks=(500, 2))  # of ids, not of items' weights
+    with pytest.raises(InputError, match="^chunk .* of X: the first columns of X .* look like ids"):
+        fit(client, rows)
+    assert DaskRGALS(client=client, **SETTING).fit(rows, columns="matrix").seen_.shape == table.shape
+    for wrong in (rows, dd.from_pandas(table, npartitions=2)):
+        with pytest.raises(ParameterError, match="^columns="):
+            DaskRGALS(client=client, **SETTING).fit(wrong, columns={"usr": "a"})
     with pytest.raises(InputError, match="no interactions"):
         fit(client, sp.csr_array((5, 4)))
     with pytest.raises(InputError, match="column of users"):
