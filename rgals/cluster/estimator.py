@@ -323,9 +323,8 @@ class DaskRGALS(RGALS):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
         filters = {"n": n, "exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graphs.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
-        spans = list(pairwise(remote.shards.cuts.tolist()))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
-        of = paths, remote.users, remote.shards.users, spans
+        of = paths, remote.users, remote.shards.users, pairwise(remote.shards.cuts.tolist())
         always = (items, *remote.shards.labels, filters)
         written = graphs.results(graphs.each("lists", tasks.write_lists, *of, always=always))
         n_users, served, rows = map(sum, zip(*written, strict=True))

@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+import warnings
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter, getitem
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,6 +18,7 @@ from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns, warn_of_marks
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.datasets.layout import NoRowsError
+from rgals.datasets.read import read_interactions
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
@@ -25,7 +27,7 @@ from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, warn
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.plan import pieces
 from rgals.training.data import choose_values, read
@@ -40,26 +42,25 @@ class Part(NamedTuple):
     matrix: CSR
     rows: np.ndarray
     cols: np.ndarray | None = None  # None: the matrix has all columns
-    marked: int = 0  # interactions of a table that are marked as test or validation
+    told: tuple[int, list[str]] = 0, []  # of a table: interactions that are marked as a test, and warnings
 
 
 @task
 def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
     """A part of a table: a frame, or the file that has it."""
     if isinstance(source, str):
-        from rgals.datasets.read import read_interactions
-
         try:
             source = read_interactions(source, **wanted_columns(columns))
         except NoRowsError:  # as of the parquet files that Spark writes
             source = ()
     if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
-    found = _given(source, columns, f"part {number} of X")
+    with warnings.catch_warnings(record=True, action="always") as said:
+        found = _given(source, columns, f"part {number} of X")
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
-    return Part(matrix, found.user_ids, found.item_ids, found.n_marked)
+    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, [str(w.message) for w in said]))
 
 
 def _given(source: Any, columns: Any, what: str) -> Any:
@@ -295,8 +296,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))
         if isinstance(X, Store):
-            where = [X.path] * len(spans)
-            made = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
+            made = graphs.each("users", read_stored, [X.path] * len(spans), *zip(*spans), always=(dtype,))
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             made = graphs.each("users", copy, [matrix.slice_rows(*span) for span in spans])
@@ -317,8 +317,10 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
         found = tuple(graphs.submit(ids_of))
         shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
-        n_marked = sum(graphs.results(graphs.each("parts-marked", attrgetter("marked"), tables)))
-        warn_of_marks(n_marked, 'leave their rows out, or give columns={"split": None} to read no marks')
+        n_marked, said = zip(*graphs.results(graphs.each("parts-told", attrgetter("told"), tables)))
+        for line in dict.fromkeys(chain(*said)):
+            warn(line)
+        warn_of_marks(sum(n_marked), 'leave their rows out, or give columns={"split": None} to read no marks')
         parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
     said = check_labels(*ids, shape)
     labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]

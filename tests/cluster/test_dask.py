@@ -254,6 +254,15 @@ def test_marks_of_a_test_are_counted_of_all_parts(client, frame, tmp_path, kind)
         DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, columns={"split": None})
 
 
+def test_what_readers_warn_of_reaches_the_client(processes, frame):
+    import dask.dataframe as dd
+
+    given = dd.from_pandas(frame.rename(columns={"value": "foo"}), npartitions=3)
+    with pytest.warns(UserWarning, match='called like a value.*value="foo"') as said:
+        fit(processes, given, n_iter=1)
+    assert len(said) == 1
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
     import dask.bag as db
