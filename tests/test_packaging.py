@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from fnmatch import fnmatch
@@ -16,6 +17,42 @@ PYTHONS = [
     name.rpartition(" ")[2]
     for name in METADATA["classifiers"]
     if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)
+]
+#: What numpy has from 2.0, 2.1 and 2.2 on; ``typing`` had to be imported before.
+LATE = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "astype",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_count",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "bool",
+    "concat",
+    "isdtype",
+    "long",
+    "matrix_transpose",
+    "permute_dims",
+    "pow",
+    "strings",
+    "trapezoid",
+    "ulong",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+    "vecdot",
+    "cumulative_prod",
+    "cumulative_sum",
+    "unstack",
+    "matvec",
+    "vecmat",
+    "typing",
 ]
 
 
@@ -97,6 +134,18 @@ def test_the_oldest_packages_are_those_that_are_admitted(workflow):
     lines = (ROOT / oldest["packages"]).read_text().splitlines()
     pinned = {line.removesuffix(".*").replace("==", ">=") for line in lines if not line.startswith("#")}
     assert pinned == {line for line in METADATA["dependencies"] if ";" not in line}
+
+
+def test_the_package_asks_numpy_for_nothing_that_the_oldest_lacks():
+    assert "numpy>=1.26" in METADATA["dependencies"]  # which has none of `LATE`
+    used = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: np.{node.attr}"
+        for path in (ROOT / "rgals").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
+    ]
+    assert len(used) > 1000
+    assert not [line for line in used if line.rpartition(".")[2] in LATE]
 
 
 def test_the_workflow_may_read_and_nothing_else_and_its_actions_have_versions(workflow):

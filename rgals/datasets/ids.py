@@ -106,7 +106,7 @@ def narrowest(labels: np.ndarray) -> np.ndarray:
     """A copy as wide as its longest label, which is what a file gives back: a part may have no long ones."""
     if labels.dtype == object:
         return as_labels(labels.tolist())
-    width = max(np.strings.str_len(labels).max(initial=1), 1) if labels.dtype.kind == "U" else 0
+    width = max(np.char.str_len(labels).max(initial=1), 1) if labels.dtype.kind == "U" else 0
     return labels.astype(f"<U{width}" if width else labels.dtype)
 
 

@@ -9,7 +9,7 @@ LINE = 64  # bytes
 CACHE = 2**21  # bytes that a thread may expect to find in its share of the caches
 
 
-def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
     """As `numpy.empty`, C-ordered, on a cache line."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

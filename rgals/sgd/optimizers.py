@@ -133,7 +133,7 @@ class SideState:
         numbers = np.array([lr, first, second, getattr(how, "eps", 0.0), *scales], self.param.dtype)
         # Rates are below 1 in single precision, too; without a gradient nothing is divided by 0.
         rates, one = slice(kernel.FIRST, kernel.SECOND + 1), numbers.dtype.type(1)
-        numbers[rates] = np.minimum(numbers[rates], np.nextafter(one, 0))
+        numbers[rates] = np.minimum(numbers[rates], np.nextafter(one, -one))
         numbers[kernel.EPS] = max(numbers[kernel.EPS], np.sqrt(np.finfo(numbers.dtype).tiny))
         factors = self.param, self.effective, self.inverse_norm
         given = rows, slots, grad, nothing if ridge is None else ridge, factors, self.moments, self.steps

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rgals import RGALS, metrics
@@ -153,7 +154,7 @@ def test_auc_equals_sklearn_with_few_and_with_many_relevant_items():
             assert got["pauc(1)"][u] == pytest.approx(got["auc"][u], rel=1e-12)
             fpr, tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
             x = np.append(fpr[fpr < 0.2], 0.2)
-            area = np.trapezoid(np.append(tpr[fpr < 0.2], np.interp(0.2, fpr, tpr)), x)
+            area = trapezoid(np.append(tpr[fpr < 0.2], np.interp(0.2, fpr, tpr)), x)
             assert got["pauc(0.2)"][u] == pytest.approx(area / 0.2, rel=1e-10)
 
 
