@@ -381,9 +381,10 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, "the timestamp is missing")
-        exact = column.astype("datetime64[ns]")
-        refuse(exact.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
-        return exact.astype(np.int64)
+        # Beyond what 64 bits hold of nanoseconds, numpy wraps, or from 2.5 on raises.
+        far = np.abs(column.astype("datetime64[s]").astype(np.int64)) > 2**63 // 10**9
+        refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
+        return column.astype("datetime64[ns]").astype(np.int64)
     if column.dtype.kind in "bui":
         wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
         return column.astype(np.float64 if wide else np.int64, copy=False)

@@ -82,7 +82,7 @@ def _day_first(texts: list[str]) -> bool | None:
 
 def _moment(item: Any, day_first: bool | None) -> int:
     if isinstance(item, np.datetime64):
-        return int(item.astype("datetime64[ns]").astype(np.int64))
+        return _moment(str(np.datetime_as_string(item, unit="auto")), None)  # which no year wraps
     if not isinstance(item, str):  # a date, a datetime or a pandas Timestamp
         if not hasattr(item, "isoformat"):
             start = "; give .dt.to_timestamp() of it" if hasattr(item, "start_time") else ""

@@ -133,6 +133,20 @@ def test_dates_that_nanoseconds_cannot_hold_are_refused_in_frames():
         read_interactions(pd.DataFrame({"user": [1, 2], "item": [1, 2], "time": when}))
 
 
+@pytest.mark.parametrize("unit", ["Y", "D", "h", "s", "us"])
+@pytest.mark.parametrize("kind", [None, object])
+def test_what_nanoseconds_cannot_hold_is_refused_and_never_wrapped(unit, kind):
+    def read(*years):
+        when = np.array([f"{year}-01-01" for year in years], f"M8[{unit}]")
+        boxed = np.array([*when], object) if kind else when
+        return read_interactions((["a"] * len(years), [*range(len(years))], None, boxed)).timestamp.tolist()
+
+    assert read(1678, 2262) == [ns(1678, 1, 1), ns(2262, 1, 1)]
+    for year in (1600, 2263, 3000, 9999):
+        with pytest.raises(InputError, match=rf"row 1: the timestamp '?{year}.*1678 (to|and) 2262"):
+            read(2024, year)
+
+
 # ------------------------------------------------------------------ cuts
 
 CUTS = ["2024-06-01", "01.06.2024", dt.date(2024, 6, 1), dt.datetime(2024, 6, 1), np.datetime64("2024-06-01")]
