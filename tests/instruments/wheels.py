@@ -31,8 +31,9 @@ def call(*command: str | Path, cwd: Path, timeout: float = 1200, **changes: str)
 def sources(to: Path) -> Path:
     """A copy of what a wheel is built from, with its time stamps, and a cache as every checkout has one."""
     to.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy2(ROOT / name, to)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "tests/test_house.py"):
+        (to / name).parent.mkdir(exist_ok=True)
+        shutil.copy2(ROOT / name, to / name)
     shutil.copytree(ROOT / "rgals", to / "rgals", ignore=shutil.ignore_patterns("__pycache__"))
     (to / "rgals" / "kernels" / "__pycache__").mkdir()
     for name in ("rows._run-71.py311.nbi", "rows._run-71.py311.1.nbc", "rows.cpython-311.pyc"):

@@ -50,7 +50,7 @@ def test_the_source_builds_the_same_wheel(built, tmp_path):
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "rgals/py.typed"} <= names
-    assert not [name for name in names if re.search(r"\.nb[ic]$|\.py[co]$|__pycache__", name)]
+    assert not [name for name in names if re.search(r"\.nb[ic]$|\.py[co]$|__pycache__|^tests", name)]
     with zipfile.ZipFile(built) as one, zipfile.ZipFile(again) as other:
         modules = [name for name in one.namelist() if name.startswith("rgals/")]
         assert all(one.read(name) == other.read(name) for name in modules)
