@@ -6,7 +6,6 @@ They are plain commands, which need neither semaphores nor a main module that ca
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pkgutil import resolve_name
+from subprocess import PIPE, STDOUT, Popen
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,9 +111,7 @@ def _process(jobs: Sequence[Job], locks: str) -> Iterator[dict[str, float]]:
     # Two threads, so that what only several of them need is compiled on one processor, too.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_NUM_THREADS": "2"}
     command = [sys.executable, "-c", "from rgals import warm; warm._work()", locks, json.dumps(jobs)]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, text=True) as process:
         said = ""
         for line in process.stdout or ():
             if line.startswith(_REPORT):

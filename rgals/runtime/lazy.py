@@ -39,8 +39,10 @@ def optional(module: str, needed: str) -> Any:
     """A module of an optional package; without it a `MissingDependencyError` says ``needed``."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingDependencyError(needed) from error
+    except ImportError as error:  # it is there, and says what it cannot do with
+        raise MissingDependencyError(f"{needed} ({error})") from error
 
 
 class cached_property(functools.cached_property[Value]):  # noqa: N801
