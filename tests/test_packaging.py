@@ -132,7 +132,8 @@ def test_the_oldest_packages_are_those_that_are_admitted(workflow):
     (oldest,) = workflow["jobs"]["tests"]["strategy"]["matrix"]["include"]
     assert oldest["python"] == PYTHONS[0]
     lines = (ROOT / oldest["packages"]).read_text().splitlines()
-    pinned = {line.removesuffix(".*").replace("==", ">=") for line in lines if not line.startswith("#")}
+    lines = [line for line in lines if not line.startswith(("#", "pyarrow"))]  # no package that is needed
+    pinned = {line.removesuffix(".*").replace("==", ">=") for line in lines}
     assert pinned == {line for line in METADATA["dependencies"] if ";" not in line}
 
 
