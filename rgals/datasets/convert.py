@@ -144,10 +144,8 @@ def _bytes(memory: str | int) -> int:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that takes its name at the end, or is removed.
-
-    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
-    """
+    """A folder beside the target that takes its name at the end, or is removed."""
+    # Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     there = InputError(f"{target} exists; give another name, or remove it first")
     if target.exists():
         raise there
@@ -225,10 +223,9 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 
 
 class _Buckets:
-    """Interactions by consecutive rows, all in a file: keys, and values if these have a type.
+    """Interactions by consecutive rows, all in a file: keys, and values if these have a type."""
 
-    ``parts`` gives interactions, some at a time: rows, columns, and values if the buckets have them.
-    """
+    # ``parts`` gives interactions, some at a time: rows, columns, and values if the buckets have them.
 
     def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
         self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts

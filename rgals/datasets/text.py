@@ -55,10 +55,8 @@ def _suits_arrow(layout: Layout) -> bool:
 
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
-    """The rows of a table by pyarrow, ids as dictionary arrays; ``whole``: the file is read at once.
-
-    A `ValueError` says that pyarrow might read the file in another way than the csv module.
-    """
+    """The rows of a table by pyarrow, ids as dictionary arrays; ``whole``: the file is read at once."""
+    # A `ValueError` says that pyarrow might read the file in another way than the csv module.
     pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):

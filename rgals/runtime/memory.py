@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from rgals.runtime import cgroups
 from rgals.runtime.aligned import CACHE
-from rgals.runtime.errors import InsufficientMemoryError
+from rgals.runtime.errors import DeviceMemoryError, InsufficientMemoryError
 
 try:
     import resource
@@ -74,7 +74,7 @@ def typed_errors(fit: _Fit) -> _Fit:
             fitted = fit(*args, **kwargs)
             _have_fitted = _have_fitted or _admitted.get() is not None
             return fitted
-        except InsufficientMemoryError:
+        except (InsufficientMemoryError, DeviceMemoryError):
             raise
         except MemoryError as error:
             raise InsufficientMemoryError(_ran_out(error)) from error

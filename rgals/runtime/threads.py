@@ -81,10 +81,9 @@ def _limits_of(library: Any) -> list[_Limit]:
 
 
 class _Held:
-    """Limits that are held from the first holder to the last, in whatever order they come and go.
+    """Limits that are held from the first holder to the last, in whatever order they come and go."""
 
-    They are held at the least of the numbers that the holders want.
-    """
+    # They are held at the least of the numbers that the holders want.
 
     def __init__(self) -> None:
         self.holders: dict[object, tuple[int, int]] = {}  # the number of each, and its thread
@@ -131,10 +130,8 @@ def _limits(of_thread: bool) -> list[_Limit]:
 
 
 def hold_thread() -> None:
-    """Hold BLAS at one thread in this thread while it lives: the initialiser of pools that compute.
-
-    Only limits of single threads are set; `workers` holds those of the process.
-    """
+    """Hold BLAS at one thread in this thread while it lives: the initialiser of pools that compute."""
+    # Only limits of single threads are set; `workers` holds those of the process.
     with _blas_lock:
         for limit in _limits(of_thread=True):
             limit.set(1)

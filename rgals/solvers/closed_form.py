@@ -78,10 +78,8 @@ def item_factors(
 
 
 def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: int, valued: bool) -> int:
-    """Bytes that `item_factors` allocates at its peak, its result among them.
-
-    ``itemsize``: bytes of a number of the result. ``valued``: interactions have values other than 1.
-    """
+    """Bytes that `item_factors` allocates at its peak, its result among them."""
+    # ``itemsize``: bytes of a number of the result. ``valued``: interactions have values other than 1.
     short, (n_users, n_items) = min(shape), shape
     rank = min(n_factors, short)
     values = 0 if valued and itemsize == 8 else 8 * nnz

@@ -250,11 +250,9 @@ def eigenbasis(G: np.ndarray, u: np.ndarray | None, interaction: float) -> np.nd
 
 
 def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: np.ndarray) -> np.ndarray:
-    """``H v``: what the shared interaction adds to ``s`` for every row.
-
-    ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
-    ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
-    """
+    """``H v``: what the shared interaction adds to ``s`` for every row."""
+    # ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
+    # ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
     k = len(B)
     H = interaction * d[:k]
     shift = np.zeros(len(d))
@@ -270,9 +268,7 @@ def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: 
 
 
 def coupling_value(v: np.ndarray, shift: np.ndarray, interaction: float, d: np.ndarray) -> float:
-    """What the interaction adds to the value of rows that `coupling_shift` has moved.
-
-    The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
-    """
+    """What the interaction adds to the value of rows that `coupling_shift` has moved."""
+    # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
     k = len(v)
     return float(v @ (interaction * d[:k] * v) - 2.0 * (shift[:k] @ v))

@@ -148,11 +148,9 @@ class Blocks:
         self.users = np.flatnonzero(counts > 0).astype(np.int32)
 
     def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray]]:
-        """Some blocks after the other: the first, and the shares (blocks, size).
-
-        As many blocks as there are whole shares in the catalogue divide it among them, so that every item is
-        in as many shares as any other.
-        """
+        """Some blocks after the other: the first, and the shares (blocks, size)."""
+        # As many blocks as there are whole shares in the catalogue divide it among them, so that every item
+        # is in as many shares as any other.
         n_blocks, at_once = -(-len(self.users) // topk.USERS), max(_AT_ONCE // self.size, _BLOCKS)
         waiting = np.empty((0, self.size), np.int32)
         for first in range(0, n_blocks, at_once):
@@ -256,10 +254,8 @@ def fold_in(
     backend: Backend,
     n_jobs: int | None,
 ) -> np.ndarray:
-    """Users by a half-step, the T items that it puts first, and the half-step again with these.
-
-    ``side`` and ``coefficients`` are those of ``rows`` without hard negatives.
-    """
+    """Users by a half-step, the T items that it puts first, and the half-step again with these."""
+    # ``side`` and ``coefficients`` are those of ``rows`` without hard negatives.
     out = backend.half_step(rows, items, side).factors
     for part, merged, with_pairs in hard_rows(rows, items, out, side, coefficients, hard, n_jobs):
         out[part] = backend.half_step(merged, items, with_pairs).factors

@@ -139,10 +139,8 @@ def classify(
 
 
 def fold_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of rows, (n_rows, 4), and of columns, (n_fixed, 4); (0, 4) where all columns count alike.
-
-    Their terms move to the rows then, and kernels read nothing per positive.
-    """
+    """Coefficients of rows, (n_rows, 4), and of columns, (n_fixed, 4); (0, 4) where these count alike."""
+    # Their terms move to the rows then, and kernels read nothing per positive.
     row_terms, col_terms = side.row_terms, side.col_terms
     if len(col_terms) and (col_terms == col_terms[0]).all():
         row_terms, col_terms = row_terms * col_terms[0], np.empty((0, 4))
@@ -156,10 +154,8 @@ def rows_of(
     at: slice = ALL,
     terms: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Rows:
-    """The record that kernels read, in the factors' precision; ``matrix`` has the rows ``at`` of the side.
-
-    ``terms``: of `fold_terms`, where that was asked before.
-    """
+    """The record that kernels read, in the factors' precision; ``matrix`` has the rows ``at`` of the side."""
+    # ``terms``: of `fold_terms`, where that was asked before.
     row_terms, col_terms = fold_terms(side, dtype) if terms is None else terms
     values = read_only(matrix.values.astype(dtype, copy=False))
     own = side.scale[at], side.linear[at], side.ridge[at], row_terms[at]
@@ -280,10 +276,8 @@ class Plan:
         return Work(order, bounds.astype(np.int64), self.kind[at], self._worth[at], most, room)
 
     def coupled_blocks(self) -> Iterator[tuple[slice, Rows, Work]]:
-        """The rows of `coupled` in blocks, dealt out in turn to a fixed number of pieces of work.
-
-        A block begins where every piece has added a whole batch up: no cut shows in the sums.
-        """
+        """The rows of `coupled` in blocks, dealt out in turn to a fixed number of pieces of work."""
+        # A block begins where every piece has added a whole batch up: no cut shows in the sums.
         n_parts = PARTS_FEW if self.K <= PARTS_FACTORS else PARTS_MANY
         for at, rows in self._read(self.matrix.cuts(self.coupled[:: n_parts * BATCH][1:])):
             first, last = np.searchsorted(self.coupled, (at.start, at.stop))

@@ -80,10 +80,8 @@ def hard_rows_at_risk(
     backend: Backend,
     n_jobs: int | None,
 ) -> tuple[CSR, Side, np.ndarray]:
-    """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers.
-
-    Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
-    """
+    """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers."""
+    # Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
     at = rows_at_risk(rows, fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
@@ -94,11 +92,9 @@ def hard_rows_at_risk(
 
 
 def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first: int = 0) -> None:
-    """Refuse factors that are 0 because the weights of their rows are next to nothing.
-
-    Rows are counted from ``first``. Factors that regularisation brought to 0, iteration after iteration,
-    are a `PrecisionWarning`.
-    """
+    """Refuse factors that are 0 because the weights of their rows are next to nothing."""
+    # Rows are counted from ``first``. Factors that regularisation brought to 0, iteration after iteration,
+    # are a `PrecisionWarning`.
     kind = np.finfo(solved.dtype)
     held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
     lost = (rows.row_counts > 0) & (solved.max(axis=1) < held) & (solved.min(axis=1) > -held)

@@ -123,11 +123,9 @@ def _gramian(table: np.ndarray, n_threads: int) -> np.ndarray:
 
 
 def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """What makes a table of Gramian G orthonormal, but for directions lost in rounding, which stay short.
-
-    Eigenvectors bring the columns near to singular vectors, whose lengths differ much after the next power:
-    equal diagonals make that Gramian well-conditioned.
-    """
+    """What makes a table of Gramian G orthonormal, but for directions lost in rounding, which stay short."""
+    # Eigenvectors bring the columns near to singular vectors, whose lengths differ much after the next power:
+    # equal diagonals make that Gramian well-conditioned.
     lengths = np.sqrt(np.diagonal(G))
     inverse = np.divide(1.0, lengths, out=np.zeros(len(G)), where=lengths > 0)
     d, V = scipy.linalg.eigh(G * np.outer(inverse, inverse), driver="evd", check_finite=False)

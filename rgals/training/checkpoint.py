@@ -132,10 +132,8 @@ class Store:
         return fit.get("start") if isinstance(fit, dict) else None
 
     def resume(self, n_iter: int) -> tuple[_Arrays, _History, bool, Best | None] | None:
-        """State, history, whether the fit was stopped, and the best iterate; None where there is no file.
-
-        Refused if the file does not belong to the fit of ``description``.
-        """
+        """State, history, whether the fit was stopped, and the best iterate; None where there is no file."""
+        # Refused if the file does not belong to the fit of ``description``.
         if self._meta is None:
             return None
         path, meta = self.checkpoint.path, self._meta
@@ -195,11 +193,9 @@ def _short(value: Any) -> str:
 def describe(
     model: Any, loss: Any, decisive: Iterable[str], sides: int, matrix: CSR, held_out: CSR | None
 ) -> dict[str, Any]:
-    """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have.
-
-    ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it,
-    ``sides`` says how many sides a warm start takes from the last fit.
-    """
+    """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have."""
+    # ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it,
+    # ``sides`` says how many sides a warm start takes from the last fit.
     kind, last = type(loss), warm_factors(model, matrix.shape)
     starts = [hashlib.sha256(np.ascontiguousarray(start).data).hexdigest() for start in (last or ())[:sides]]
     params = loss.get_params() if hasattr(loss, "get_params") else vars(loss)

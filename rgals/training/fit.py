@@ -49,10 +49,8 @@ CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, _MORE)
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
-    """What a fit starts from: one of the names above.
-
-    A fit that goes on from a checkpoint goes on from what that started from, where ``init`` is "auto".
-    """
+    """What a fit starts from: one of the names above."""
+    # A fit that goes on from a checkpoint goes on from what that started from, where ``init`` is "auto".
     if warm_factors(model, matrix.shape) is not None:
         return WARM
     init = model.init
@@ -80,11 +78,9 @@ def first_users(
 
 
 def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
-    """Iterations before those that draw hard negatives, and after which a fit ends at the latest.
-
-    The first are ``warmup``, or all but the last few where ``n_iter`` is "auto": they cost little, and data
-    that need many lose more by an early end than by few draws.
-    """
+    """Iterations before those that draw hard negatives, and after which a fit ends at the latest."""
+    # The first are ``warmup``, or all but the last few where ``n_iter`` is "auto": they cost little, and data
+    # that need many lose more by an early end than by few draws.
     plain = 0 if hard is None else hard.warmup
     if model.n_iter != AUTO or model.early_stopping:
         return plain, MOST_WATCHED if model.n_iter == AUTO else int(model.n_iter)

@@ -147,10 +147,8 @@ class _HalfStep:
         return column_sums(self.device, self.out, self.on.weights[0][None])[0, : self.K]
 
     def _solve(self, s: np.ndarray, inverse: bool = False) -> tuple[float, Any]:
-        """Solve every row; ``s``, (K,): the all-pairs linear term.
-
-        The sum of ``b_r . p_r`` and, where it is asked for, ``sum_r scale_r^2 A_r^-1``.
-        """
+        """Solve every row; ``s``, (K,): the all-pairs linear term."""
+        # The sum of ``b_r . p_r`` and, where it is asked for, ``sum_r scale_r^2 A_r^-1``.
         xp, n = self.xp, len(self.on.order)
         tile = 64 if self.dtype == np.float32 and self.padded > 32 else 32  # what fits a block's memory
         kernel = self.device.kernel("solve_rows", self.dtype, K=self.padded, TILE=tile)
