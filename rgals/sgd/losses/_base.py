@@ -170,7 +170,8 @@ class Sampled(_Loss):
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
     takes_rows: ClassVar[bool] = False
-    n_negatives: ClassVar[int] = 25  # of a positive, by the rule
+    n_negatives: ClassVar[int] = 25  # of a positive, by the rule,
+    lr: ClassVar[float] = 0.05  # and the learning rate over cosines
     #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
     state: ClassVar[Any] = ()
     #: An `Adversary`, or None.

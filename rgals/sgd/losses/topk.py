@@ -248,7 +248,7 @@ class SmoothIAtK(Sampled, raw_scores=True):
     """
 
     k: int = parameter(20, "int > 0")
-    temperature: float = parameter(0.2, "float > 0")
+    temperature: float = parameter(0.1, "float > 0", "Of the papers: 0.2.")
     delta: float = parameter(0.05, "float >= 0")
     published: bool = parameter(False, "bool", "The variant of the public code.")
 
@@ -274,7 +274,7 @@ class SmoothIAtK(Sampled, raw_scores=True):
         return 1 - hits / self.k, dpos, grad[:, 1:] * grad.dtype.type(scale)
 
 
-class LLPAUC(Sampled, raw_scores=True):
+class LLPAUC(Sampled, raw_scores=True, lr=0.01):
     """Lower-left partial AUC: positives of low and negatives of high score, by a minimax over seven scalars.
 
     With ``P = sigmoid(s_+)``, ``Q_j = sigmoid(s_j)``, ``r(x) = log(1 + exp(5 x)) / 5``::
