@@ -385,6 +385,8 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
         far = np.abs(column.astype("datetime64[s]").astype(np.int64)) > 2**63 // 10**9
         refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
         return column.astype("datetime64[ns]").astype(np.int64)
+    if column.dtype.kind == "m":  # of nanoseconds, `tolist` would make integers
+        refuse([True] * len(column), where, "the timestamp {} is a duration, no point in time", column)
     if column.dtype.kind in "bui":
         wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
         return column.astype(np.float64 if wide else np.int64, copy=False)

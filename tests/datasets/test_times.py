@@ -230,4 +230,12 @@ def test_periods_and_durations_are_said_to_be_no_points_in_time():
     with pytest.raises(FileFormatError, match=r"a Period is no point in time; give \.dt\.to_timestamp\(\)"):
         read_interactions((["a", "b"], ["x", "y"], None, days))
     with pytest.raises(FileFormatError, match="a timedelta is no point in time"):
-        read_interactions((["a"], ["x"], None, pd.Series(pd.to_timedelta([1], unit="h"))))
+        read_interactions((["a"], ["x"], None, [dt.timedelta(hours=1)]))
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "s", "D"])
+@pytest.mark.parametrize("box", [np.asarray, pd.Series])
+def test_columns_of_durations_are_refused_in_any_unit(unit, box):
+    """Those in nanoseconds were taken as numbers."""
+    with pytest.raises(InputError, match=r"row 0: the timestamp \d+ \w+ is a duration, no point in time"):
+        read_interactions((["a"], ["x"], None, box(np.array([1], f"m8[{unit}]"))))
