@@ -295,8 +295,8 @@ class FactorRanker(Fitted):
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         words = [] if isinstance(asked, Positions) else [str(label) for label in asked[new[:1000]].tolist()]
-        if (snapshot.users.parse(words, missing="mark") >= 0).any():  # "7" where a user is 7
-            refuse_kind(snapshot.users, asked, "user_ids")
+        if (other := snapshot.users.parse(words, missing="mark") >= 0).any():  # "7" where a user is 7
+            refuse_kind(snapshot.users, as_labels(asked[new[:1000]][other].tolist()), "user_ids")
         # Two tables of row numbers and scores, and one of labels.
         require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
         mine = snapshot.of_users(rows[known])

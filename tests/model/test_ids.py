@@ -202,6 +202,8 @@ def test_lists_become_frames(X):
     assert named.recommend_ids("nobody", 1, unknown="popular").asked.tolist() == ["nobody"]
     with pytest.raises(InputError, match="user_ids: its user ids are text .'10'., those of the model int"):
         named.recommend_ids(["10"], 2, unknown="popular")  # a known user would get popular items
+    with pytest.raises(InputError, match="user_ids: its user ids are text .'10'., those of the model int"):
+        named.recommend_ids([9, "nobody", "10"], 2, unknown="popular")  # in silence
     new = named.recommend_new(pd.DataFrame({"user": ["n"], "item": [205]}), 2).to_frame()
     assert new["user"].tolist() == ["n", "n"]
     near = named.similar_items([205], 2).to_frame()
