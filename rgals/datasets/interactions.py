@@ -323,6 +323,9 @@ def build(columns: Columns, rules: Rules) -> Interactions:
     order = order[group(user[order], n_users)]
     user, item = user[order], item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
+    if (below := rules.dislike_below or 0) > 0:  # each of some ratings tells, not their sum
+        value = np.where((value < np.float32(below)) & ~(columns.saved & (value < 0)), -1, value)
+        rules = rules._replace(dislike_below=0)
     marks = {"timestamp": columns.timestamp, "split": columns.split}
     rest = {name: array[order] for name, array in marks.items() if array is not None}
 

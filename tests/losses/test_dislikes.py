@@ -110,6 +110,28 @@ def test_readers_make_dislikes_of_low_ratings_and_thumbs():
         read_interactions((users, items, [5, 3, 1, 4]), min_value=2, dislike_below=3)
 
 
+@pytest.mark.parametrize("merge", ["sum", "max", "last"])
+def test_every_rating_is_judged_before_duplicates_are_merged(merge):
+    """Two ratings of 1 and 2 were a like of 3."""
+
+    def read(*values, **rules):
+        pair = ["a"] * len(values), ["x"] * len(values), [*values]
+        more = ["b"], ["y"], [5.0]  # so that something is left
+        columns = tuple(one + other for one, other in zip(pair, more, strict=True))
+        data = read_interactions(columns, duplicates=merge, **rules)
+        return data.matrix.toarray()[0, 0] if "a" in data.user_ids else 0
+
+    low = np.float32(3.3)
+    assert read(1, 2, dislike_below=3) == read(2, 2, 2, min_value=4, dislike_below=3) == -1
+    assert read(low, low, dislike_below=3.3) > 0
+    assert read(5, 1, dislike_below=3) == {"sum": 4, "max": 5, "last": -1}[merge]
+    assert read(3, 1, min_value=4, dislike_below=3) == {"sum": 0, "max": 0, "last": -1}[merge]
+    assert read(0, 0, dislike_below=1) == read(-1, -1, dislike_below=0) == -1
+    assert read(0, 1, dislike_below=1) == read(-1, 1, dislike_below=0) == (0 if merge == "sum" else 1)
+    # Of values to both sides of 0 those between are neither, whatever their sum was before.
+    assert read(-9, 2, min_value=3, dislike_below=-3) == {"sum": -1, "max": 0, "last": 0}[merge]
+
+
 def test_evaluate_counts_dislikes_that_are_shown():
     P, Q = np.ones((2, 1)), np.array([[4.0], [3.0], [2.0], [1.0]])
     test = sp.csr_array([[1, -1, 0, 0], [0, 0, 1, -1]])
