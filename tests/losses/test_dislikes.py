@@ -110,6 +110,20 @@ def test_readers_make_dislikes_of_low_ratings_and_thumbs():
         read_interactions((users, items, [5, 3, 1, 4]), min_value=2, dislike_below=3)
 
 
+@pytest.mark.parametrize("solver", ["dense", "exact", "pcg"])
+@pytest.mark.parametrize("reg_exponent", [0.0, 1.0])
+def test_who_has_dislikes_of_no_weight_alone_is_zero(solver, reg_exponent):
+    """No pair and no ridge was left of their systems: fits said to raise reg, which did not help."""
+    X = sp.csr_array([[1.0, 2, 0, -1], [0, 1, 1, -1], [0, 0, -2, 0], [1, 0, 1, 0]])
+    loss = IALS(alpha0=0, dislikes=True, dislike_weight=0)
+    options = {"K": 2, "loss": loss, "reg": 0.1, "reg_exponent": reg_exponent, "random_state": 0}
+    model = RGALS(**options, solver=solver, n_iter=3).fit(X)
+    assert not model.user_factors_[2].any() and not model.item_factors_[3].any()
+    assert model.user_factors_[[0, 1, 3]].any(axis=1).all() and model.item_factors_[:3].any(axis=1).all()
+    assert model.objective(X) == pytest.approx(model.history_[-1]["objective"], rel=1e-5)
+    np.testing.assert_array_equal(model.transform(X)[2], [0, 0])
+
+
 @pytest.mark.parametrize("merge", ["sum", "max", "last"])
 def test_every_rating_is_judged_before_duplicates_are_merged(merge):
     """Two ratings of 1 and 2 were a like of 3."""
