@@ -329,7 +329,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
 
 def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
     """Of every item that occurs: its training interactions, and how many lists hold it."""
-    judged = served(model, train, train, "empty", columns)
+    judged = served(model, train, train, "empty", columns, "train")
     users, counts = np.flatnonzero(judged.seen.row_counts), judged.seen.likes.col_counts
     if not counts.any():
         raise InputError("train: no user has an interaction; there is nothing to recommend from")

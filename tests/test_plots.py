@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rgals import RGALS, RGALSCV, InputError, InputTypeError, ParameterError, plots
+from rgals import RGALS, RGALSCV, InputError, InputTypeError, ParameterError, ShapeError, plots
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions, make_implicit
 from rgals.sgd import SGDRanker
@@ -167,6 +167,8 @@ def test_popularity_bias_takes_ids_in_any_order(X):
     np.testing.assert_allclose(lines(plots.popularity_bias(model, turned), 1)[0], plain)
     with pytest.raises(InputError, match="no user has an interaction"):
         plots.popularity_bias(RGALS(4, random_state=0).fit(X), X * 0)
+    with pytest.raises(ShapeError, match="^train has shape"):  # not "test", which there is not
+        plots.popularity_bias(RGALS(4, random_state=0).fit(X), X[:, :5])
 
 
 @pytest.mark.parametrize("shape", [(50, 20, 6), (5, 40, 8)])  # of lower rank than K, too

@@ -143,8 +143,7 @@ class Coefficients:
         (weights, scale, linear, own), (fixed, gram, gram_linear, other) = both[::-1] if items else both
         total = weights * fixed.sum() + weight_sums(matrix, own, other)
         # Pairs without weight, as dislikes of weight 0, leave a row to its ridge, which must not be 0.
-        alone = (total == 0) & (matrix.row_counts > 0)
-        ridge = reg * np.where(alone, 1.0, power(total, reg_exponent))
+        ridge = reg * np.where((total == 0) & (matrix.row_counts > 0), 1.0, power(total, reg_exponent))
         linear = linear * (self.t.any() or self.interaction != 0)  # without, nothing pulls items nobody has
         return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
 

@@ -111,8 +111,8 @@ class Served:
         return Outranked(truth.indptr, above, tied, negatives)
 
 
-def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) -> Served:
-    """A model beside training and test interactions, which are laid out as it is."""
+def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, name: str = "test") -> Served:
+    """A model beside training and test interactions, laid out as it is; messages call these ``name``."""
     check_choice("cold", cold, COLD)
     if isinstance(model, type):
         raise InputTypeError(f"model is the class {model.__name__}; give {model.__name__}().fit(train)")
@@ -129,15 +129,15 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         users, items = state.users, state.items
     elif known is not None and known.labelled:
         users, items = IdMap(known.user_ids, "user"), IdMap(known.item_ids, "item")
-    found = given(test, columns, "test")
-    for name, one in (("train", known), ("test", found)):
+    found = given(test, columns, name)
+    for side, one in (("train", known), (name, found)):
         if state is not None and one is not None and one.frame is not None:
-            model._check_names(one, name)
-    laid_out, *unknown = beside(found, users, items, "test", grow=True)
+            model._check_names(one, side)
+    laid_out, *unknown = beside(found, users, items, name, grow=True)
     if items is not None and 0 < len(unknown[1]) == found.matrix.shape[1]:
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
-        what = f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}"
-        raise InputError(f"{what}; give interactions with ids as in training")
+        what = f"{name}: none of its items, for example {strange!r}, is known to the model"
+        raise InputError(f"{what}, which knows {own!r}; give interactions with ids as in training")
     # A model without factors tells its size, too; a function does not, but ids do.
     told = source if state is None else (state.user_factors, state.item_factors)
     told = told if isinstance(told, tuple) else (users, items)
@@ -147,7 +147,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         truth = laid_out
     else:
         shape = [None if n is None else n + len(new) for n, new in zip(sizes, unknown, strict=True)]
-        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1], dislikes=True)
+        truth = as_csr(laid_out, name=name, n_rows=shape[0], n_cols=shape[1], dislikes=True)
     disliked = truth.where(truth.values < 0) if truth.has_dislikes else CSR.empty(*truth.shape)
     truth = truth.likes
     n_users, n_items = (m or n for m, n in zip(sizes, truth.shape))
