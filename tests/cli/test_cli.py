@@ -11,6 +11,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -606,6 +608,29 @@ def test_interrupted_exits_with_130(monkeypatch, capsys):
     monkeypatch.setattr(_shared, "read_data", interrupted)
     assert main(["fit", "x.csv", "-o", "y"]) == 130
     assert capsys.readouterr().err.strip() == "rgals: interrupted"
+
+
+WHILE_IMPORTED = """
+import sys
+
+class Interrupted:
+    def find_spec(name, *_):
+        if name == "rgals.cli.fit":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted)
+from {} import {} as run
+sys.exit(run())
+"""
+
+
+def test_interrupted_while_it_is_imported_is_no_traceback():
+    """Ctrl-C in the first second or two showed the lines of numba's and scipy's modules."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    script = tomllib.loads(text)["project"]["scripts"]["rgals"]
+    command = [sys.executable, "-c", WHILE_IMPORTED.format(*script.split(":"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "rgals: interrupted\n")
 
 
 @pytest.mark.few(0)
