@@ -125,7 +125,7 @@ def _read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterat
 def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
     """Ids as an arrow array of integers or texts, which dates, bytes and floats that are whole become."""
     pa = optional("pyarrow", "")
-    refuse_missing(column, role, where)
+    refuse_missing(column, f"the {role} is missing", where)
     kind = getattr(column, "type", None)
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     if kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string())):

@@ -31,7 +31,7 @@ _SPARSE = {"format", "shape", "data"}  # what scipy writes of a matrix in any fo
 
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
     """Codes and sorted labels of a column of ids."""
-    refuse_missing(column, role, where)
+    refuse_missing(column, f"the {role} is missing", where)
     try:
         if hasattr(column, "dictionary_encode"):  # arrow
             known, parts = numbering(), getattr(column, "chunks", [column])

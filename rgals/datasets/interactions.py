@@ -252,10 +252,10 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 
 
-def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
-    """Raise for the first row without an id, where the column can tell."""
+def refuse_missing(column: Any, problem: str, where: Callable[[int], str]) -> None:
+    """Raise for the first row that holds nothing, where the column can tell."""
     if is_missing := getattr(column, "is_null", None) or getattr(column, "isna", None):
-        refuse(is_missing(), where, f"the {role} is missing")
+        refuse(is_missing(), where, problem)
 
 
 def check_values(value: np.ndarray | None, where: Callable[[int], str], rules: Rules) -> None:
@@ -378,12 +378,13 @@ def marks_of(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
 
 def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps as int64 or float64; dates become nanoseconds since 1970."""
-    refuse_missing(column, "timestamp", where)
+    missing = "the timestamp is missing; timestamp=None reads no times"
+    refuse_missing(column, missing, where)
     if hasattr(getattr(column, "dtype", None), "tz"):  # pandas with zones
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     column = np.asarray(column)
     if column.dtype.kind == "M":
-        refuse(np.isnat(column), where, "the timestamp is missing")
+        refuse(np.isnat(column), where, missing)
         # Beyond what 64 bits hold of nanoseconds, numpy wraps, or from 2.5 on raises.
         far = np.abs(column.astype("datetime64[s]").astype(np.int64)) > 2**63 // 10**9
         refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
@@ -394,10 +395,11 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
         wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
         return column.astype(np.float64 if wide else np.int64, copy=False)
     if column.dtype.kind == "f":
-        refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
+        problem = "the timestamp is {}; it must be finite; timestamp=None reads no times"
+        refuse(~np.isfinite(column), where, problem, column)
         return column.astype(np.float64, copy=False)
     items = column.tolist()
-    refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, "the timestamp is missing")
+    refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, missing)
     if not any(map(is_moment, items)) and all(map(is_number, items)):
         return timestamps(column.astype(np.float64), where)
     # Texts or dates: all integers, else all numbers, else all dates.

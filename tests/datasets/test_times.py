@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from rgals import RGALS
 from rgals.datasets import read_interactions
 from rgals.datasets.times import moments
 from rgals.model_selection import temporal_split
@@ -231,6 +232,20 @@ def test_periods_and_durations_are_said_to_be_no_points_in_time():
         read_interactions((["a", "b"], ["x", "y"], None, days))
     with pytest.raises(FileFormatError, match="a timedelta is no point in time"):
         read_interactions((["a"], ["x"], None, [dt.timedelta(hours=1)]))
+
+
+@pytest.mark.parametrize("missing", [None, pd.NaT, np.datetime64("NaT"), float("nan")])
+@pytest.mark.parametrize("box", [list, pd.Series, np.array])
+def test_times_that_hold_nothing_are_told_to_be_left_out(missing, box):
+    """Surprise's ratings are (user, item, rating, None); what `fit` advised for them ended in a dead end."""
+    records = [("a", "x", 5.0, missing), ("b", "y", 4.0, missing)]
+    with pytest.raises(InputError, match=r"give rgals.datasets.read_interactions\(tuple\(zip\(\*X\)\)\)"):
+        RGALS(K=2).fit(records)
+    users, items, values, times = zip(*records, strict=True)
+    columns = users, items, values, box(times)
+    with pytest.raises(InputError, match="row 0: the timestamp is .*; timestamp=None reads no times"):
+        read_interactions(columns)
+    assert read_interactions(columns, timestamp=None).matrix.sum() == 9
 
 
 @pytest.mark.parametrize("unit", ["ns", "us", "s", "D"])
