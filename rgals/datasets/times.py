@@ -122,9 +122,9 @@ def in_unit_of(cut: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 def half_life_in(given: Any, times: np.ndarray | None = None) -> float:
     """A half-life, checked, in the unit of timestamps: a number as it is, or a text such as "90d"."""
-    if not isinstance(given, str):
+    if not isinstance(given, str | timedelta | np.timedelta64):
         return check_real("half_life", given, 0.0, open_min=True)
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", given.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", str(given).strip())
     if found is None or found[2] not in _UNITS or float(found[1]) == 0:
         advice = "give a number in the unit of the timestamps, or a text such as '90d'"
         raise ParameterError("half_life", given, f"{advice}, of {', '.join(_UNITS)}")

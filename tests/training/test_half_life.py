@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from datetime import timedelta
 
 import numpy as np
 import pandas as pd
@@ -188,6 +189,9 @@ def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
         RGALS(K=2, half_life="90d").fit(data.matrix)
     for wrong in (0, -1.0, "9 weeks", "d", "0d", "", True, np.timedelta64(9, "D"), np.timedelta64(9, "ns")):
         with pytest.raises(ParameterError, match="half_life="):
+            RGALS(K=2, half_life=wrong).fit(data)
+    for wrong in (pd.Timedelta("3D"), np.timedelta64(3, "D"), timedelta(days=3)):  # which say their unit
+        with pytest.raises(ParameterError, match="half_life=.*or a text such as '90d', of s, min"):
             RGALS(K=2, half_life=wrong).fit(data)
     with pytest.raises(ParameterError, match="no times since 1970; give a number in their unit"):
         RGALS(K=2, half_life="3d").fit(data.replace(timestamp=np.arange(data.nnz)))
