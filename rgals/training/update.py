@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import given, is_frame, no_ids
+from rgals.datasets.given import given, is_column, is_frame, no_ids
 from rgals.datasets.ids import IdMap, Positions, joined, refuse_kind
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
@@ -319,6 +319,8 @@ class Updated(FoldIn):
         """The published state, that with full histories of users (side 0) or items, and who these are."""
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
+        if len(getattr(ids, "shape", ())) == 2 and not is_column(ids):  # the order of implicit
+            raise InputError(f"the histories come first: give partial_fit_{what}s({name}, {what}s)")
         found, known = given(X, columns, name).warned(name, update=True), (old.users, old.items)
         labels = [old.user_ids, old.item_ids]
         found.refuse_beside(**{f"{what}s": ids})

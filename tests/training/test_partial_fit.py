@@ -362,6 +362,16 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
         (lambda m: m.partial_fit(read_interactions((["u1"], ["tea"]))), InputError, "item ids are text"),
         (lambda m: m.partial_fit_users(read_interactions(([7], [10]))), InputError, "its user ids are int"),
         (lambda m: m.partial_fit_items(read_interactions((["u1"], ["10"]))), InputError, "its item ids are"),
+        (  # the order of implicit, which was answered with scikit-learn's "Reshape your data"
+            lambda m: m.partial_fit_users(["u1"], sp.csr_array((1, N))),
+            InputError,
+            r"the histories come first: give partial_fit_users\(X_rows, users\)",
+        ),
+        (
+            lambda m: m.partial_fit_items([10], sp.csr_array((M, 1))),
+            InputError,
+            r"the histories come first: give partial_fit_items\(X_cols, items\)",
+        ),
         (lambda m: m.forget_users(["u1", "nobody"]), UnknownIdError, "^users: .*'nobody'"),
         (lambda m: m.forget_users([1.5]), InputTypeError, "^users: .*1.5"),
         (lambda m: m.forget_items(Positions([N])), UnknownIdError, "^items.*45"),
