@@ -208,6 +208,8 @@ def _of_thing(given: Any) -> Method:
         raise ParameterError("methods", given, f"give a name, a Loss, {estimator}, {function}")
     if getattr(thing, "half_life", None) is not None:
         raise ParameterError("methods", given, "parts of a comparison have no times; set half_life=None")
+    if hasattr(thing, "_get_loss") and any(name.startswith("loss__") for name in ladders):
+        thing = clone(thing).set_params(loss=thing._get_loss(thing.loss))  # a name has no parameters
     own = outside.settings_of(thing) if ladders else {}
     rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():

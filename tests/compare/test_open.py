@@ -227,6 +227,16 @@ def test_a_ladder_of_whole_numbers_may_be_numpys(split, rungs):
     assert row.params["K"] in (2, 4) and row.tuning["trials"] == 2
 
 
+@pytest.mark.parametrize("loss", ["rg2", RG2()], ids=["name", "object"])
+def test_a_ladder_of_the_loss_is_climbed_also_where_that_is_a_name(split, loss):
+    model = RGALS(K=4, n_iter=1, random_state=0, loss=loss)
+    row = compare(split, (model, {"loss__alpha": [0.01, 0.1]}), **ONE).rows[0]
+    assert row.params["loss__alpha"] in (0.01, 0.1) and row.tuning["trials"] == 2
+    assert model.loss is loss
+    with pytest.raises(ParameterError, match="ladder='loss__temper' .*choose one of .*loss__alpha"):
+        compare(split, (model, {"loss__temper": [1, 2]}), **ONE)
+
+
 def test_a_split_of_ones_own_is_of_any_matrices(split):
     parts = [getattr(split, name).to_scipy() for name in ("train", "validation", "test")]
     own = Split(parts[0].toarray(), parts[1].tocoo(), parts[2].tocsc())
