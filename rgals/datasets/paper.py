@@ -1,6 +1,7 @@
 """The data preparation of the RG-loss paper: threshold, k-core, per-user 80/10/10."""
 
 import os
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,7 @@ def prepare_paper(
         Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.
-    folder : path-like, optional
-        See `fetch`.
-    **fetch_options
+    folder, **fetch_options
         Passed to `fetch`.
 
     Returns
@@ -74,6 +73,7 @@ def prepare_paper(
     (True, True)
     """
     min_value, core, size = RECIPES[check_choice("name", name, tuple(RECIPES))]
+    signature(fetch).bind(name, **fetch_options)  # unknown ones are refused beside given data, too
     check = data is None if check is None else check
     if data is None:
         data = fetch(name, folder=folder, **fetch_options)

@@ -718,6 +718,9 @@ def test_raw_data_may_come_in_any_form():
         np.testing.assert_array_equal(one.split, found[0].split)
     with pytest.raises(InputTypeError, match="give a path, a DataFrame"):
         prepare_paper("steam", {"user": user, "item": item})
+    prepare_paper("steam", raw, progress=False)  # an option of `fetch`, which has nothing to do
+    with pytest.raises(TypeError, match="unexpected keyword argument 'chek'"):  # passed over in silence
+        prepare_paper("steam", raw, chek=False)
 
 
 def test_table_5_is_asserted(site, monkeypatch, tmp_path, ratings):
