@@ -153,7 +153,7 @@ def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
         if _is_matrix(X, columns, name):
             user_ids, item_ids = _axes(X, name)
             return Given(_matrix(X), user_ids, item_ids, frame=X)
-        X = _read(X, wanted, name)
+        X = _read(X, wanted, name, columns is not ...)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
         times, split = getattr(X, "timestamp", None), getattr(X, "split", None)
         times = getattr(X.matrix, "times", None) if times is None else times
@@ -325,7 +325,7 @@ def _quoted(name: Any) -> str:
     return f'"{name}"' if isinstance(name, str) else repr(name)
 
 
-def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
+def _read(frame: Any, wanted: dict[str, Any], name: str, advised: bool) -> Any:
     """The `Interactions` of a table of users and items; equal pairs are added."""
     from rgals.datasets.frames import frame_columns
     from rgals.datasets.interactions import Rules, build
@@ -341,10 +341,12 @@ def _read(frame: Any, wanted: dict[str, Any], name: str) -> Any:
             raise type(error)(f"{error}; both are arguments of {_READ}") from error
         if "the timestamp" not in str(error) or wanted["timestamp"] != "auto":
             raise
-        raise type(error)(f"{error}; {_READ}({name}, timestamp=None) leaves the column out") from error
+        why = str(error).partition("; timestamp=None")[0]
+        raise type(error)(f"{why}; {_READ}({name}, timestamp=None) leaves the column out") from error
     if columns.value is None and wanted["value"] is not None and unused:
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
-        warn(f"{why}; {_READ}({name}, value={_quoted(unused[0])}) takes that column, value=None none")
+        named = f'columns={{"value": {_quoted(unused[0])}}} or ' if advised else ""
+        warn(f"{why}; {named}{_READ}({name}, value={_quoted(unused[0])}) takes that column, value=None none")
     return data
 
 

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RGALS, Positions
-from rgals.baselines import EASE
+from rgals.baselines import EASE, Popularity
 from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.given import given
@@ -297,6 +297,10 @@ def test_numbers_beside_users_and_items_are_asked_about():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS, "bought": VALUES})
     with pytest.warns(UserWarning, match=r'weight 1; .*read_interactions\(X, value="bought"\) takes that'):
         assert given(frame).matrix.max() == 1
+    with pytest.warns(UserWarning, match=r'; columns=\{"value": "bought"\} or .*read_interactions'):
+        model().fit(frame)
+    with pytest.warns(UserWarning, match="weight 1; rgals.datasets.read_interactions"):  # has no `columns`
+        Popularity().fit(frame)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert given(frame, {"value": "bought"}).matrix.max() == 5
