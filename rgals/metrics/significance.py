@@ -59,6 +59,8 @@ def bootstrap_interval(
     """Percentile bootstrap confidence interval of the mean over users.
 
     Users are drawn with replacement, as many as there are; the middle ``level`` of the means is the interval.
+    With few users and skewed figures it is too narrow: that of 95 % holds the mean in about 77 % of samples
+    of 5 users, 87 % of 10, 92 % of 30 and 94 % of 300.
 
     References
     ----------

@@ -46,6 +46,16 @@ def test_bootstrap_interval_covers_as_often_as_it_says():
     assert 0.83 < inside / 300 < 0.95
 
 
+@pytest.mark.parametrize(("n", "share"), [(5, 0.77), (10, 0.87), (30, 0.92)])
+def test_bootstrap_interval_of_few_users_covers_as_its_docstring_says(n, share):
+    rng, hits = np.random.default_rng(n), 0
+    for trial in range(1500):
+        low, high = bootstrap_interval(rng.exponential(1, n), n_resamples=500, random_state=trial)
+        hits += low <= 1 <= high
+    assert hits / 1500 == pytest.approx(share, abs=0.03)
+    assert f"{100 * share:.0f} %" in bootstrap_interval.__doc__
+
+
 def test_t_and_wilcoxon_equal_scipy():
     a, b = two_models(60, 0.02)
     assert paired_test(a, b) == pytest.approx(stats.ttest_rel(a, b).pvalue, rel=1e-12)
