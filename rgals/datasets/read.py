@@ -69,9 +69,8 @@ def read_interactions(
         Set every kept value to 1. Default: where there is a ``min_value``, which makes ratings positives.
     dislike_below : float, optional
         Values below this become dislikes, of value -1: 3 for stars, 0 for thumbs of -1 and 1, 1 for those of
-        0 and 1. Others are kept as ``min_value`` says, which must not be less. If it is above 0, each row is
-        judged before duplicates are merged: below 3, 1 and 2 are a dislike, 5 and 1 add to 4.
-        See `rgals.IALS`.
+        0 and 1. Others are kept as ``min_value`` says, which must not be less. See `rgals.IALS`. Where it is
+        above 0, each row is judged before duplicates are merged: a dislike then takes 1 from a sum.
     duplicates : {"sum", "last", "max", "error"}, default "sum"
         What several rows with the same user and item become. "last" is the latest by timestamp, or the last
         of the file without. The merged timestamp is the latest, the merged split is training if any is.

@@ -177,10 +177,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
 
 
 def users_with_truth(served: Served, users: Any, wanted: Sequence[Metric] = ()) -> np.ndarray:
-    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids.
-
-    Metrics of dislikes ``wanted``: rows with test items or dislikes.
-    """
+    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
+    # Metrics of dislikes ``wanted``: rows with test items or dislikes.
     counts = served.truth.row_counts
     if any(metric.needs == DISLIKES for metric in wanted):
         counts = counts + served.disliked.row_counts

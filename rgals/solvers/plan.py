@@ -113,14 +113,12 @@ def classify(
     kinds: Kinds,
     paired: bool = False,
 ) -> np.ndarray:
-    """The kind of every row, int8: `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, these two with `CG` if tried first.
-
-    Of every row: ``n``, ``n_zero``, ``n_negative``: positives; those without weight; those of negative
-    weight. ``heaviest``: the largest weight, or an estimate. ``linear``, ``scale``: coefficients of the
-    all-pairs terms. ``kinds``: what the backend has. ``paired``: rows have pairs that are no positives
-    (`Side.with_pairs`). Pairs alone would need few steps, and 6 to 8 are seen whatever the positives
-    weigh (amazon-book-kgat, citeulike-a, K=64: conditions of 2 to 5), so that all long enough are tried.
-    """
+    """The kind of every row, int8: `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, these two with `CG` if tried."""
+    # Of every row: ``n``, ``n_zero``, ``n_negative``: positives; those without weight; those of negative
+    # weight. ``heaviest``: the largest weight, or an estimate. ``linear``, ``scale``: coefficients of the
+    # all-pairs terms. ``kinds``: what the backend has. ``paired``: rows have pairs that are no positives
+    # (`Side.with_pairs`). Pairs alone would need few steps, and 6 to 8 are seen whatever the positives
+    # weigh (amazon-book-kgat, citeulike-a, K=64: conditions of 2 to 5), so that all long enough are tried.
     kp = padded(K, kinds.padding)
     kind = np.where((n_negative > 0) | (n > dual_most(kp, kinds)), PRIMAL, DUAL)
     if kp >= CG_FACTORS:
@@ -191,11 +189,10 @@ class Block(NamedTuple):
 
 
 class Plan:
-    """What the half-steps of a side share: its rows as records, their kinds, and the work in its order.
+    """What the half-steps of a side share: its rows as records, their kinds, and the work in its order."""
 
-    ``steps``: improve rows by so many steps of CG instead of solving them; those without weights and those of
-    few positives are solved all the same.
-    """
+    # ``steps``: improve rows by so many steps of CG instead of solving them; those without weights and those
+    # of few positives are solved all the same.
 
     def __init__(
         self, matrix: CSR, side: Side, dtype: np.dtype, K: int, steps: int | None = None, n_threads: int = 1

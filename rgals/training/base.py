@@ -82,11 +82,9 @@ class Trained(FactorRanker):
 
     @abstractmethod
     def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, judged: bool) -> None:
-        """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
-
-        ``weights``: bytes of what takes the place of the matrix's values.
-        ``split``: early stopping holds a part of the matrix out. ``judged``: by validation, every iteration.
-        """
+        """Raise `InsufficientMemoryError` where a fit needs more memory than there is."""
+        # ``weights``: bytes of what takes the place of the matrix's values. ``split``: early stopping holds a
+        # part of the matrix out. ``judged``: by validation, every iteration.
 
     @abstractmethod
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
