@@ -81,6 +81,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
     return [(str(n.module), a.name) for n in nodes if str(n.module).split(".")[0] == "rgals" for a in n.names]
 
 
+GALLERY = sorted((ROOT / "examples" / "gallery").glob("plot_*.py"))
 SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("docs/*.py")])
 
 
@@ -92,4 +93,16 @@ def test_what_scripts_import_from_rgals_is_there(path):
 
 
 def test_the_gallery_has_ten_examples():
-    assert len(list((ROOT / "examples" / "gallery").glob("plot_*.py"))) >= 10
+    assert len(GALLERY) >= 10
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_a_figure_of_the_gallery_is_drawn_in_the_block_that_makes_it(path):
+    """The site takes the figures of a block when it ends: what is drawn later is on no page."""
+    earlier: set[str] = set()
+    for block in path.read_text(encoding="utf-8").split("\n# %%\n"):
+        tree = ast.parse(block)
+        makes = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and "plt.subplots" in ast.unparse(n)]
+        made = {n.id for one in makes for n in ast.walk(one.targets[0]) if isinstance(n, ast.Name)}
+        assert not (earlier - made) & {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        earlier |= made

@@ -18,7 +18,6 @@ from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions, temporal_split
 
 rng = np.random.default_rng(0)
-fig, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 
 # %%
 # A fifth of the items is new. A part of all tags is wrong: an item then has that of another group.
@@ -35,9 +34,11 @@ for wrong in shares:
     hits = np.take_along_axis(cold.toarray(), top, axis=1).sum(axis=1)
     counts = np.diff(cold.indptr)
     recall.append((hits[counts > 0] / np.minimum(counts[counts > 0], 20)).mean())
-left.plot(shares, recall, marker="o", label="by tags")
-left.axhline(20 / 100, color="grey", linestyle=":", label="by chance")
-left.set(xlabel="share of wrong tags", ylabel="recall@20 among new items", ylim=0)
+fig, ax = plt.subplots(layout="constrained")
+ax.plot(shares, recall, marker="o", label="by tags")
+ax.axhline(20 / 100, color="grey", linestyle=":", label="by chance")
+ax.set(xlabel="share of wrong tags", ylabel="recall@20 among new items", ylim=0)
+ax.legend(frameon=False)
 
 # %%
 # Every user moves on to another of eight groups of items after 120 days, but for a third of what they do.
@@ -50,9 +51,11 @@ lives = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 aged = [RGALS(K=16, half_life=life, values="binary", random_state=0).fit(past) for life in lives]
 ageless = RGALS(K=16, values="binary", random_state=0).fit(past)
 figures = [evaluate(model, past, coming, "ndcg@10")["ndcg@10"] for model in (*aged, ageless)]
-middle.plot(lives, figures[:-1], marker="o", label="half-life")
-middle.axhline(figures[-1], color="grey", linestyle=":", label="all alike")
-middle.set(xscale="log", xlabel="half-life in days", ylabel="NDCG@10 of the next 20 days", ylim=0)
+fig, ax = plt.subplots(layout="constrained")
+ax.plot(lives, figures[:-1], marker="o", label="half-life")
+ax.axhline(figures[-1], color="grey", linestyle=":", label="all alike")
+ax.set(xscale="log", xlabel="half-life in days", ylabel="NDCG@10 of the next 20 days", ylim=0)
+ax.legend(frameon=False)
 
 # %%
 # Who buys has looked; people also look at much that they never buy. The models know all views, hidden
@@ -66,9 +69,9 @@ for weight in weights:
     model = RGALS(K=16, values="raw", random_state=0).fit(sp.csr_array(view + weight * train))
     quality.append(evaluate(model, train, held_out, "ndcg@10")["ndcg@10"])
 alone = evaluate(RGALS(K=16, random_state=0).fit(train), train, held_out, "ndcg@10")["ndcg@10"]
-right.plot(weights, quality, marker="o", label="with views")
-right.axhline(alone, color="grey", linestyle=":", label="purchases alone")
-right.set(xscale="symlog", xlabel="weight of a purchase, views 1", ylabel="NDCG@10 of purchases", ylim=0)
-right.set_xlim(-0.2)
-for ax in (left, middle, right):
-    ax.legend(frameon=False)
+fig, ax = plt.subplots(layout="constrained")
+ax.plot(weights, quality, marker="o", label="with views")
+ax.axhline(alone, color="grey", linestyle=":", label="purchases alone")
+ax.set(xscale="symlog", xlabel="weight of a purchase, views 1", ylabel="NDCG@10 of purchases", ylim=0)
+ax.set_xlim(-0.2)
+ax.legend(frameon=False)
