@@ -58,13 +58,18 @@ def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
     named = models if isinstance(models, Mapping) else {"": models}
     if not named:
         raise InputError("models: nothing is given to draw; for example {'RG2': model}")
-    styles = [{"color": COLORS[k % len(COLORS)], "label": str(n) or None} for k, n in enumerate(named)]
+    # What begins with an underscore is in no legend of matplotlib.
+    labels = [" " * str(name).startswith("_") + str(name) or None for name in named]
+    styles = [{"color": COLORS[k % len(COLORS)], "label": label} for k, label in enumerate(labels)]
     return list(zip(styles, named.values(), strict=True))
 
 
 def legend(ax: Any, **options: Any) -> Any:
-    """The axes, with a legend where anything has a name."""
-    if ax.get_legend_handles_labels()[1]:
+    """The axes, with a legend where anything has a name; many are beside the curves, not on them."""
+    names = ax.get_legend_handles_labels()[1]
+    if len(names) > 8 and max(map(len, names)) < 40 and ax.figure.get_layout_engine() is not None:
+        options |= {"loc": "upper left", "bbox_to_anchor": (1, 1)}  # the layout makes room for it
+    if names:
         ax.legend(**{"frameon": False, "fontsize": 9, **options})
     return ax
 
@@ -187,7 +192,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     _scale_by(ax, [row["seconds"] for row in rows])
     if rows and _is_metric(y) and not parse(y).falls:
         mark_shares(ax, max(row[y] for row in rows))
-    return legend(ax, loc="lower right" if _is_metric(y) else "upper right")
+    return legend(ax)
 
 
 def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:

@@ -218,3 +218,39 @@ def test_several_axes_are_refused():
     model = RGALS(2, n_iter=2, random_state=0).fit(make_implicit(30, 20, random_state=0))
     with pytest.raises(InputTypeError, match="ax is a ndarray; give one of matplotlib's axes"):
         plots.spectrum(model, ax=np.array([None, None]))
+
+
+def curves(n):
+    """A rising curve of each of n models, the next one 0.01 lower."""
+    plain = [{"iteration": k, "seconds": 0.1 * k, "objective": 1.0} for k in range(1, 31)]
+    rise = [0.3 - 0.1 * 0.8**k for k in range(30)]
+    return {
+        f"model {m}": [row | {"ndcg@10": v - 0.01 * m} for row, v in zip(plain, rise, strict=True)]
+        for m in range(n)
+    }
+
+
+def covered(ax):
+    """Points of curves that lie below the legend."""
+    ax.figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    return [
+        point
+        for line in ax.lines
+        if line.get_transform() == ax.transData
+        for point in ax.transData.transform(line.get_xydata())
+        if box.contains(*point)
+    ]
+
+
+@pytest.mark.parametrize("draw", [plots.learning_curve, plots.time_to_quality])
+def test_the_legend_does_not_lie_on_the_curves(draw):
+    """That of a slow fit began below the names, and many names covered all curves."""
+    assert not covered(draw(curves(14)))
+    slow = [row | {"seconds": row["seconds"] + 20} for row in curves(1)["model 0"]]
+    assert not covered(draw({"fast": curves(1)["model 0"], "slow": slow}))
+
+
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    ax = plots.learning_curve({"_old": curves(1)["model 0"], "new": curves(1)["model 0"]})
+    assert [text.get_text().strip() for text in ax.get_legend().get_texts()] == ["_old", "new"]

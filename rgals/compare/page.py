@@ -42,7 +42,7 @@ def draw(result: Comparison) -> Any:
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title("{}, K={K}, {machine[threads]} threads".format(text[result.name], **result.setting))
-    legend(left, loc="lower right", frameon=True)
+    legend(left, frameon=True)
     for label, found in result.objectives.items():
         objective, other = np.asarray(found["objective"]), result.objectives[found.get("same_as", label)]
         floor = min(objective.min(), *other["objective"])
