@@ -74,12 +74,14 @@ def legend(ax: Any, **options: Any) -> Any:
     return ax
 
 
-def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
-    """A logarithmic x axis where the values are positive and the largest is 20 times the least."""
+def _scale_by(ax: Any, values: Sequence[float] | np.ndarray, which: str = "x") -> None:
+    """A logarithmic axis where the values are positive and the largest is 20 times the least."""
     if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
-        ax.set_xscale("log", subs=range(2, 10))  # which have no numbers: these would lie on each other
-        ax.xaxis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 1000 * min(values) else (1,))
-        ax.xaxis.set_major_formatter("{x:g}")
+        # Marks between have no numbers: these would lie on each other.
+        getattr(ax, f"set_{which}scale")("log", subs=range(2, 10))
+        axis = getattr(ax, f"{which}axis")
+        axis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 1000 * min(values) else (1,))
+        axis.set_major_formatter("{x:g}")
 
 
 def _is_metric(name: Any) -> bool:
@@ -110,7 +112,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         raise ParameterError("y", y, problem)
     ax, drawn = axes(ax), list[dict[str, Any]]()
     for style, history in histories:
-        rows = [row for row in history if y in row and not np.isnan(row[y])]
+        rows = [row for row in history if y in row and np.isfinite(row[y])]
         drawn += rows
         at, values = [row[x] for row in rows], [row[y] for row in rows]
         ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
@@ -118,6 +120,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
             best = int((np.argmin if parse(y).falls else np.argmax)(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
     ax.set_ylabel(y.upper() if _is_metric(y) else y)
+    _scale_by(ax, [row[y] for row in drawn if y == "objective"], "y")
     return ax, y, drawn
 
 
@@ -136,7 +139,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
-        The best iteration of a metric has a dot.
+        The best iteration of a metric has a dot. Objectives that span decades have a logarithmic axis.
 
     Raises
     ------

@@ -254,3 +254,13 @@ def test_the_legend_does_not_lie_on_the_curves(draw):
 def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
     ax = plots.learning_curve({"_old": curves(1)["model 0"], "new": curves(1)["model 0"]})
     assert [text.get_text().strip() for text in ax.get_legend().get_texts()] == ["_old", "new"]
+
+
+def test_objectives_of_other_sizes_share_a_picture():
+    """Least squares sum thousands, softmax means a few: that one lay on the axis."""
+    history = curves(1)["model 0"]
+    sums = [row | {"objective": 1e6 + 1e6 / row["iteration"]} for row in history]
+    ax = plots.learning_curve({"sum": sums, "mean": history}, "objective")
+    assert ax.get_yscale() == "log"
+    assert plots.learning_curve(sums, "objective").get_yscale() == "linear"
+    assert plots.learning_curve({"a": history, "b": history}).get_yscale() == "linear"
