@@ -157,7 +157,8 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     """
     ax, *_ = _draw(models, "iteration", y, ax)
     ax.set_xlabel("iteration")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    with suppress(TypeError):  # of a logarithmic axis that was given
+        ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     return legend(ax)
 
 

@@ -264,3 +264,14 @@ def test_objectives_of_other_sizes_share_a_picture():
     assert ax.get_yscale() == "log"
     assert plots.learning_curve(sums, "objective").get_yscale() == "linear"
     assert plots.learning_curve({"a": history, "b": history}).get_yscale() == "linear"
+
+
+def test_iterations_are_whole_numbers_and_may_be_on_a_logarithmic_axis():
+    from matplotlib.figure import Figure
+
+    one = plots.learning_curve(curves(1)["model 0"][:1])
+    ticks = one.xaxis.get_major_locator().tick_values(0.94, 1.06)
+    assert (ticks == ticks.round()).all()
+    given = Figure().subplots()
+    given.set_xscale("log")
+    assert plots.learning_curve(curves(1), ax=given).get_xscale() == "log"
