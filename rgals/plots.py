@@ -23,7 +23,7 @@ __all__ = ["learning_curve", "popularity_bias", "spectrum", "sweep", "time_to_qu
 
 #: Colours for thin lines; the first eight can be told apart by the colour-blind (Okabe and Ito, 2008).
 COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
-COLORS += ("#555555", "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
+COLORS += ("#555555", "#A05A2C", "#F07C7C", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
 SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
 
 

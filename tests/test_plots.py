@@ -275,3 +275,12 @@ def test_iterations_are_whole_numbers_and_may_be_on_a_logarithmic_axis():
     given = Figure().subplots()
     given.set_xscale("log")
     assert plots.learning_curve(curves(1), ax=given).get_xscale() == "log"
+
+
+def test_no_two_colours_are_nearly_one():
+    """The tenth was the third, 27 of 256 apart."""
+    from matplotlib.colors import to_rgb
+
+    colours = 255 * np.array([to_rgb(colour) for colour in plots.COLORS])
+    distances = np.linalg.norm(colours[:, None] - colours, axis=2)
+    assert distances[np.triu_indices(len(colours), 1)].min() > 30
