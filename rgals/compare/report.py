@@ -360,8 +360,9 @@ def _figure(value: float, digits: int = 4) -> str:
     return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def _with_spread(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None or math.isnan(pair[0]) else f"{_figure(pair[0])} ± {_figure(pair[1])}"
+def _with_spread(pair: tuple[float, float], runs: int) -> str:
+    # Of one run no spread is known.
+    return _figure(pair[0]) + (f" ± {_figure(pair[1])}" if runs > 1 and math.isfinite(pair[0]) else "")
 
 
 def _tuned(row: Row) -> str:
@@ -383,7 +384,8 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     header += [f"to {s:.0%} of best" for s in SHARES] + ["whole run", "iterations", "parameters"]
     body = []
     for row in result.rows:
-        line = [row.label, *(_with_spread(row.test.get(m)) for m in metrics), _with_spread(row.validation)]
+        figures = [*(row.test.get(m, (math.nan, 0.0)) for m in metrics), row.validation]
+        line = [row.label, *(_with_spread(pair, len(row.curves)) for pair in figures)]
         for took in (*(row.seconds_to[share] for share in SHARES), row.seconds):
             line.append(f"{took:.3g} s" if math.isfinite(took) else "-" if took != took else "not reached")
         failed = row.errors and not row.curves

@@ -899,3 +899,13 @@ def test_columns_of_a_file_are_named_as_those_of_a_frame(tmp_path):
     for columns in ("matrix", {"foo": "plays"}, 7):
         with pytest.raises(ParameterError, match="columns="):
             prepare(path, columns=columns)
+
+
+def test_one_run_has_no_spread():
+    """It was "± 0.0000", as if other random choices gave the same."""
+    data, effort = make_implicit(60, 30, random_state=0), Effort(max_trials=0, objective_iterations=8)
+    methods = {"once": "popularity", "twice": RGALS(2, n_iter=2)}
+    table = compare(data, methods, seeds=2, effort=effort, verbose=0).text().split("\n\n")[1]
+    cells = {line.split()[0]: line for line in table.splitlines()}
+    assert "±" not in cells["once"] and "±" in cells["twice"]
+    assert "±" not in compare(data, methods, seeds=1, effort=effort, verbose=0).text()
