@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,13 +108,13 @@ class Parts:
     train: sp.csr_array
     validation: sp.csr_array
     test: sp.csr_array
-    users: np.ndarray
-    items: np.ndarray
+    users: np.ndarray = field(repr=False)
+    items: np.ndarray = field(repr=False)
     validation_fold_in: sp.csr_array | None = None
     test_fold_in: sp.csr_array | None = None
-    train_users: np.ndarray | None = None
-    validation_users: np.ndarray | None = None
-    test_users: np.ndarray | None = None
+    train_users: np.ndarray | None = field(default=None, repr=False)
+    validation_users: np.ndarray | None = field(default=None, repr=False)
+    test_users: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def train_and_validation(self) -> sp.csr_array:

@@ -482,3 +482,8 @@ def test_a_protocol_of_numbers_from_numpy_is_described_in_plain_ones():
     for core in (np.int64(3), (np.int64(3), np.int32(2))):
         described = json.loads(json.dumps(Protocol(core=core, seed=np.int64(2)).to_dict()))
         assert Protocol.from_dict(described) == Protocol(core=core, seed=2)
+
+
+def test_parts_print_their_sizes_and_no_list_of_users():
+    shown = repr(Protocol(split="held_out_users").apply(make_implicit(60, 40, random_state=0)))
+    assert "shape (48, 40)" in shown and "users=" not in shown and len(shown.splitlines()) < 12
