@@ -1,6 +1,7 @@
 """Progress bars: tqdm's, with a lock of this process alone."""
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -17,6 +18,8 @@ class Bar(tqdm):
     monitor_interval = 0
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        if sys.stderr is None and "file" not in options:  # as under pythonw
+            options["disable"] = True
         super().__init__(*args, **{"miniters": 1, **options})
 
 

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -90,3 +91,13 @@ def test_a_bar_starts_no_thread():
     with Bar(total=3, file=io.StringIO()) as bar:
         bar.update()
     assert threading.active_count() == before
+
+
+def test_without_a_standard_error_there_is_no_bar(monkeypatch):
+    """As under pythonw: every fit with ``verbose=1`` ended in an `AttributeError`."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with Bar(total=3) as bar:
+        bar.update()
+    with Bar(total=3, file=(text := io.StringIO())) as bar:
+        bar.update()
+    assert "1/3" in text.getvalue()
