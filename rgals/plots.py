@@ -331,8 +331,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="recommended, times its share of the data")
     _scale_by(ax, ax.dataLim.intervalx)
-    ax.set_yscale("log", subs=range(2, 10))
-    ax.yaxis.set_major_formatter("{x:g}")
+    _scale_by(ax, ax.dataLim.intervaly, "y")
     return legend(ax)
 
 

@@ -284,3 +284,12 @@ def test_no_two_colours_are_nearly_one():
     colours = 255 * np.array([to_rgb(colour) for colour in plots.COLORS])
     distances = np.linalg.norm(colours[:, None] - colours, axis=2)
     assert distances[np.triu_indices(len(colours), 1)].min() > 30
+
+
+def test_the_ratio_of_popularity_bias_has_numbers_on_its_axis(X):
+    """Between 0.1 and 1.9 a logarithmic axis had the number 1 alone."""
+    scores = np.random.default_rng(0).random((X.shape[0], X.shape[1]))
+    for model in (RGALS(8, random_state=0).fit(X), lambda users: scores[users]):
+        ax = plots.popularity_bias(model, X)
+        low, high = ax.get_ylim()
+        assert sum(low <= tick <= high for tick in ax.yaxis.get_majorticklocs()) >= 3
