@@ -29,8 +29,9 @@ def draw(result: Comparison) -> Any:
     for row in result.rows:
         style: dict[str, Any] = {"color": color[row.label], "linestyle": "-" if row.family == "ALS" else "--"}
         for k, curve in enumerate(row.curves):
-            style |= {"label": None if k else text[row.label], "marker": "." if len(curve) == 1 else None}
-            left.plot(*zip(*curve, strict=True), **style, linewidth=1.4)
+            style["label"] = None if k else text[row.label]
+            dot = {"marker": ".", "linestyle": ""} if len(curve) == 1 else {}  # and no dashed line
+            left.plot(*zip(*curve, strict=True), **style | dot, linewidth=1.4)
     values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
         mark_shares(left, result.best)

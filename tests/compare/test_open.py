@@ -909,3 +909,11 @@ def test_one_run_has_no_spread():
     cells = {line.split()[0]: line for line in table.splitlines()}
     assert "±" not in cells["once"] and "±" in cells["twice"]
     assert "±" not in compare(data, methods, seeds=1, effort=effort, verbose=0).text()
+
+
+def test_what_has_one_value_is_a_dot_in_the_legend():
+    """It was a dashed line, which the page calls gradient descent."""
+    data, effort = make_implicit(60, 30, random_state=0), Effort(max_trials=0)
+    left = draw(compare(data, "popularity,softmax", K=4, seeds=1, effort=effort, verbose=0)).axes[0]
+    shown = {line.get_label(): (line.get_linestyle(), line.get_marker()) for line in left.get_lines()}
+    assert shown["Popularity"] == ("None", ".") and shown["Softmax, cosine (SGD)"][0] == "--"
