@@ -20,6 +20,7 @@ class Bar(tqdm):
     def __init__(self, *args: Any, **options: Any) -> None:
         if sys.stderr is None and "file" not in options:  # as under pythonw
             options["disable"] = True
+        options = {k: v for k, v in options.items() if k != "disable" or v}  # else TQDM_DISABLE tells
         super().__init__(*args, **{"miniters": 1, **options})
 
 

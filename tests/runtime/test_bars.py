@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -101,3 +102,15 @@ def test_without_a_standard_error_there_is_no_bar(monkeypatch):
     with Bar(total=3, file=(text := io.StringIO())) as bar:
         bar.update()
     assert "1/3" in text.getvalue()
+
+
+@pytest.mark.skipif(not hasattr(std, "envwrap"), reason="tqdm before 4.66 reads no variables")
+def test_the_variable_of_tqdm_disables_every_bar():
+    """Not those of `tune` and `compare`, which said that theirs is not disabled."""
+    code = "from rgals.runtime.bars import Bar; print([Bar(disable=d).disable for d in (False, True)])"
+    for value, expected in (("1", "[True, True]"), ("", "[False, True]")):
+        env = os.environ | {"TQDM_DISABLE": value}
+        out = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
+        assert out.stdout.strip() == expected
