@@ -33,7 +33,7 @@ LONGEST = 1 << 26
 Place = Path | zipfile.Path  # of a file, which may lie in an archive
 DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
 END = "\udc01"  # a row of its own behind the last one, unless a quote is open
-_DELIMITERS = ("\t", ",", ";", "|", " ")
+_DELIMITERS = ("\t", ";", "|", " ", ",")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _OPENERS[b""] = nullcontext
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
@@ -210,6 +210,10 @@ def sample(path: Place, encoding: str) -> list[str]:
         return [line.removeprefix("\ufeff").rstrip("\n") for line in islice(lines, 200)]
 
 
+def _is_decimal(field: str) -> bool:  # also with a comma, which is then refused with its line
+    return is_number(field.replace(",", "."))
+
+
 def _sniff_delimiter(lines: list[str], path: Place) -> str:
     if "::" in lines[0]:
         return "::"
@@ -225,7 +229,13 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
         counts = [n_fields(line, delimiter) for line in lines]
         return counts.count(counts[0]) if counts[0] > 1 else 0
 
-    best = max(_DELIMITERS, key=n_alike)  # the first of those that cut most lines alike
+    def is_plain(delimiter: str) -> bool:
+        """Whether a comma is no other than this or of a decimal, behind a user and an item: 1;7;2,5."""
+        cuts = (enumerate(line.split(delimiter)) for line in lines)
+        return delimiter == "," or all(k > 1 and _is_decimal(f) for row in cuts for k, f in row if "," in f)
+
+    # The first of those that cut most lines alike.
+    best = max(_DELIMITERS, key=lambda delimiter: (n_alike(delimiter), is_plain(delimiter)))
     if n_alike(best) == 0:
         tried = "tab, comma, semicolon, '|', space or '::'"
         raise bad(path, 1, f"no delimiter found ({tried}); give delimiter=...", lines[0])
@@ -272,6 +282,6 @@ def detect(
         raise NoRowsError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None
     body, n_fields = first[int(header)], len(first[0])
-    numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields
+    numeric = [_is_decimal(field) for field in body] if len(body) == n_fields else [False] * n_fields
     at = choose(names, wanted, str(path), numeric)
     return Layout(path, delimiter, encoding, names, n_fields, at, not start[0])

@@ -201,6 +201,36 @@ def test_tables_are_no_lists_and_the_caller_decides(tmp_path):
 # ------------------------------------------------------------------ tables of others
 
 
+@pytest.mark.parametrize("delimiter", [";", "|", " ", "\t"])
+@pytest.mark.parametrize("engine", ["auto", "python"])
+def test_decimal_commas_do_not_separate_fields(tmp_path, delimiter, engine):
+    """Without names, 1;7;2,5 was the user "1;7;2" and the item 5; by its delimiter, values were left out."""
+    rows = [("1", "7", "2,5"), ("2", "8", "3,0"), ("3", "9", "4")]
+    (tmp_path / "x.csv").write_text("".join(delimiter.join(row) + "\n" for row in rows))
+    for given in (None, delimiter):
+        with pytest.raises(FileFormatError, match="line 1: the value '2,5' is not a number"):
+            read_interactions(tmp_path / "x.csv", delimiter=given, engine=engine)
+    data = read_interactions(tmp_path / "x.csv", value=None, engine=engine)
+    assert data.user_ids.tolist() == [1, 2, 3] and data.item_ids.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("auth0|ab", "i1"), ("auth0|cd", "i2")],
+        [("1", "a;b"), ("2", "c;d")],
+        [("1", "7;8"), ("2", "8;9")],
+        [("John Smith", "Item one"), ("Jane Doe", "Item two")],
+        [("1", "x;2;3"), ("2", "y;2;4")],
+    ],
+)
+def test_other_signs_within_ids_leave_the_comma_what_it_is(tmp_path, rows):
+    (tmp_path / "x.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    data = read_interactions(tmp_path / "x.csv")
+    assert {str(user) for user in data.user_ids.tolist()} == {user for user, _ in rows}
+    assert data.item_ids.tolist() == sorted(item for _, item in rows)
+
+
 @pytest.mark.parametrize("engine", ["auto", "pyarrow", "numpy", "python"])
 def test_files_of_recbole_and_movielens(tmp_path, engine):
     header = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
