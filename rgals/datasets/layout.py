@@ -39,11 +39,18 @@ _OPENERS[b""] = nullcontext
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
 
 
+def no_pipe(path: Place) -> Place:
+    """The path, unless it is a pipe: files are opened more than once."""
+    if isinstance(path, Path) and path.is_fifo():
+        raise FileFormatError(f"{path} is a pipe, which can be read only once; write a file first")
+    return path
+
+
 @contextmanager
 def open_bytes(path: Place) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked if it is gzip, bzip2 or xz; a damaged one is a `FileFormatError`."""
     try:
-        with path.open("rb") as packed:
+        with no_pipe(path).open("rb") as packed:
             start = packed.read(8)
             packed.seek(0)
             opener = next(opener for magic, opener in _OPENERS.items() if start.startswith(magic))

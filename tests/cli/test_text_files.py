@@ -116,3 +116,28 @@ def test_a_full_disk_leaves_the_old_output(zygote, tmp_path, command):
     assert (tmp_path / out).read_text() == "old"
     left = set(os.listdir(tmp_path)) - {"good.csv", "m.npz", out}
     assert left <= {f"{out}.partial"}, "what the same command would go on from, and nothing else"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
+@pytest.mark.parametrize("role", ["data", "source", "features", "users"])
+def test_a_pipe_is_refused_at_once_and_called_so(tmp_path, capsys, role):
+    """It was "cut off or damaged", or waited for ever for somebody who writes it a second time."""
+    pipe, good, model = tmp_path / "pipe", tmp_path / "good.csv", tmp_path / "m.npz"
+    good.write_text(GOOD)
+    fit = ["fit", str(good), "-o", str(model), "-K", "2", "--n-iter", "1", "-q"]
+    assert main(fit) == 0
+    os.mkfifo(pipe)
+    command = {
+        "data": ["fit", str(pipe), *fit[2:]],
+        "source": ["convert", str(pipe), "-o", str(tmp_path / "store")],
+        "features": [*fit, "--item-features", str(pipe)],
+        "users": ["recommend", str(model), "--users-from", str(pipe)],
+    }[role]
+    capsys.readouterr()
+    held = os.open(pipe, os.O_RDWR)  # somebody who writes, so that the open of a reader returns
+    try:
+        os.write(held, b"1\n")
+        assert main(command) == 1
+    finally:
+        os.close(held)
+    assert "pipe is a pipe, which can be read only once; write a file first" in capsys.readouterr().err
