@@ -6,6 +6,8 @@ import sys
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from rgals.cli import _shared as shared
 from rgals.cli._options import Heading, arg, command, param, parameters
 from rgals.datasets import Interactions
@@ -73,7 +75,9 @@ def run_evaluate(args: argparse.Namespace) -> None:
         figures = evaluate(model, model.seen_, part, cold=args.cold, **how)
     counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
     if args.json:
-        print(json.dumps({**counts, **figures}))
+        # JSON has no NaN.
+        means = {name: value if np.isfinite(value) else None for name, value in figures.items()}
+        print(json.dumps({**counts, **means}))
         return
     text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
     shared.tell(args, f"{text}, {figures.n_cold:,} of whom the model knows nothing")

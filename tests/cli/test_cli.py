@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +198,24 @@ def test_evaluate_equals_the_library(folder, capsys):
     assert figures["interactions"] == test.nnz
     assert main(command) == 0
     assert f"{figures['ndcg@5']:.4f}" in capsys.readouterr().out
+
+
+def test_a_figure_without_users_is_null_in_json(tmp_path, capsys):
+    """NaN is no JSON: jq and most parsers refuse the line."""
+    pairs = [*product("abc", range(3)), ("c", 5)]
+    (tmp_path / "x.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item in pairs))
+    (tmp_path / "y.csv").write_text("user,item,rating\na,0,5\na,5,1\nb,5,1\n")
+    fit = ["fit", "x.csv", "-o", "m.npz", *FAST, "-q"]
+    assert main([str(tmp_path / word) if "." in word else word for word in fit]) == 0
+    words = ["--dislike-below", "3", "--metrics", "ndcg@2,dislike_rate@2", "--json"]
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "m.npz"), str(tmp_path / "y.csv"), *words]) == 0
+
+    def refuse(literal):
+        raise AssertionError(literal)
+
+    figures = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert figures["ndcg@2"] is None and 0 <= figures["dislike_rate@2"] <= 1
 
 
 def test_evaluate_leaves_out_what_was_fitted_and_counts_what_is_unknown_as_missed(folder, tmp_path, capsys):
