@@ -121,9 +121,11 @@ def choose(
 
     wanted = {role: "auto" if wanted[role] is None and role in IDS else wanted[role] for role in ROLES}
     found: dict[str, int] = {}
-    for role, want in wanted.items():
+    # What is asked for comes first: a usual name of another role does not make it two.
+    for role, want in sorted(wanted.items(), key=lambda each: each[1] == "auto"):
         if want == "auto" and "auto" not in listed:
-            best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
+            free_names = {name for k, name in enumerate(plain) if k not in found.values()}
+            best = next((known for known in KNOWN_NAMES[role] if known in free_names), None)
             found |= {} if best is None else {role: only(role, plain, best)}
         elif want is not None:
             found[role] = locate(role, want)

@@ -231,6 +231,20 @@ def test_other_signs_within_ids_leave_the_comma_what_it_is(tmp_path, rows):
     assert data.item_ids.tolist() == sorted(item for _, item in rows)
 
 
+def test_a_column_that_is_asked_for_is_not_taken_for_another_role(tmp_path, capsys):
+    """It was "asked for as both value and timestamp", and the command line has no word for no times."""
+    path = tmp_path / "watched.csv"
+    path.write_text("user,item,time,rating\na,x,30,1\nb,y,60,2\n")
+    data = read_interactions(path, value="time")
+    assert data.matrix.data.tolist() == [30, 60] and data.timestamp is None
+    data = read_interactions(path, timestamp="rating")
+    assert data.matrix.data.tolist() == [1, 1] and data.timestamp.tolist() == [1, 2]
+    fit = ["fit", str(path), "-o", str(tmp_path / "m.npz"), "--value-column", "2", "-K", "2", "--n-iter", "1"]
+    assert main(fit) == 0
+    with pytest.raises(InputError, match="asked for as both value and timestamp"):
+        read_interactions(path, value="time", timestamp=2)
+
+
 @pytest.mark.parametrize("engine", ["auto", "pyarrow", "numpy", "python"])
 def test_files_of_recbole_and_movielens(tmp_path, engine):
     header = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
