@@ -22,7 +22,7 @@ from rgals.datasets.columns import role_of
 from rgals.datasets.given import Given, given
 from rgals.datasets.ids import text_to_labels
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
-from rgals.datasets.layout import no_pipe, numbered
+from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
 from rgals.losses import Loss, get_loss
 from rgals.matrix.store import open_matrix
@@ -147,7 +147,6 @@ def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]
 def read_table(path: str, label: str) -> Any:
     """A table of features of users or items, csv or parquet, as a frame of pandas."""
     pandas = optional("pandas", "features need pandas: pip install pandas")
-    no_pipe(Path(path))
     try:
         if path.endswith(".parquet"):
             return pandas.read_parquet(path)

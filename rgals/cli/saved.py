@@ -6,8 +6,6 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from rgals.cli import _shared as shared
 from rgals.cli._options import Heading, arg, command, param, parameters
 from rgals.datasets import Interactions
@@ -75,8 +73,8 @@ def run_evaluate(args: argparse.Namespace) -> None:
         figures = evaluate(model, model.seen_, part, cold=args.cold, **how)
     counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
     if args.json:
-        # JSON has no NaN.
-        means = {name: value if np.isfinite(value) else None for name, value in figures.items()}
+        # JSON has no NaN, which differs from itself.
+        means = {name: value if value == value else None for name, value in figures.items()}
         print(json.dumps({**counts, **means}))
         return
     text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"

@@ -124,8 +124,8 @@ def choose(
     # What is asked for comes first: a usual name of another role does not make it two.
     for role, want in sorted(wanted.items(), key=lambda each: each[1] == "auto"):
         if want == "auto" and "auto" not in listed:
-            free_names = {name for k, name in enumerate(plain) if k not in found.values()}
-            best = next((known for known in KNOWN_NAMES[role] if known in free_names), None)
+            left = [name for k, name in enumerate(plain) if role in IDS or k not in found.values()]
+            best = next((known for known in KNOWN_NAMES[role] if known in left), None)
             found |= {} if best is None else {role: only(role, plain, best)}
         elif want is not None:
             found[role] = locate(role, want)

@@ -39,18 +39,13 @@ _OPENERS[b""] = nullcontext
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
 
 
-def no_pipe(path: Place) -> Place:
-    """The path, unless it is a pipe: files are opened more than once."""
-    if isinstance(path, Path) and path.is_fifo():
-        raise FileFormatError(f"{path} is a pipe, which can be read only once; write a file first")
-    return path
-
-
 @contextmanager
 def open_bytes(path: Place) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked if it is gzip, bzip2 or xz; a damaged one is a `FileFormatError`."""
+    if isinstance(path, Path) and path.is_fifo():
+        raise FileFormatError(f"{path} is a pipe, which can be read only once; write a file first")
     try:
-        with no_pipe(path).open("rb") as packed:
+        with path.open("rb") as packed:
             start = packed.read(8)
             packed.seek(0)
             opener = next(opener for magic, opener in _OPENERS.items() if start.startswith(magic))
@@ -217,10 +212,6 @@ def sample(path: Place, encoding: str) -> list[str]:
         return [line.removeprefix("\ufeff").rstrip("\n") for line in islice(lines, 200)]
 
 
-def _is_decimal(field: str) -> bool:  # also with a comma, which is then refused with its line
-    return is_number(field.replace(",", "."))
-
-
 def _sniff_delimiter(lines: list[str], path: Place) -> str:
     if "::" in lines[0]:
         return "::"
@@ -236,10 +227,11 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
         counts = [n_fields(line, delimiter) for line in lines]
         return counts.count(counts[0]) if counts[0] > 1 else 0
 
+    # Whether all commas are delimiters, or of decimals behind a user and an item, as in 1;7;2,5.
     def is_plain(delimiter: str) -> bool:
-        """Whether a comma is no other than this or of a decimal, behind a user and an item: 1;7;2,5."""
         cuts = (enumerate(line.split(delimiter)) for line in lines)
-        return delimiter == "," or all(k > 1 and _is_decimal(f) for row in cuts for k, f in row if "," in f)
+        with_comma = ((k, field.replace(",", ".")) for row in cuts for k, field in row if "," in field)
+        return delimiter == "," or all(k > 1 and is_number(field) for k, field in with_comma)
 
     # The first of those that cut most lines alike.
     best = max(_DELIMITERS, key=lambda delimiter: (n_alike(delimiter), is_plain(delimiter)))
@@ -289,6 +281,8 @@ def detect(
         raise NoRowsError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None
     body, n_fields = first[int(header)], len(first[0])
-    numeric = [_is_decimal(field) for field in body] if len(body) == n_fields else [False] * n_fields
+    # Numbers with a comma are chosen, too: they are refused with their line, not left out.
+    is_value = [is_number(field.replace(",", ".")) for field in body]
+    numeric = is_value if len(body) == n_fields else [False] * n_fields
     at = choose(names, wanted, str(path), numeric)
     return Layout(path, delimiter, encoding, names, n_fields, at, not start[0])

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from rgals.datasets import frames
 from rgals.datasets.given import is_frame
 from rgals.datasets.interactions import Columns, Interactions, build, check_rules
-from rgals.datasets.layout import known_encoding, no_pipe, open_bytes
+from rgals.datasets.layout import known_encoding, open_bytes
 from rgals.datasets.text import gathered, is_lists, pairs, read_text
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
@@ -168,7 +168,7 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
     if path.is_dir():
         line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
         raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
-    with no_pipe(path).open("rb") as file:
+    with open(path, "rb") as file:
         start = file.read(8)
     if start.startswith(b"PAR1"):
         return "parquet"
