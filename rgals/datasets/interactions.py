@@ -19,7 +19,7 @@ from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError, warn
+from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError, warn
 from rgals.runtime.lazy import cached_property
 
 DUPLICATES = ("sum", "last", "max", "error")
@@ -81,12 +81,15 @@ class Interactions:
             if value is None:
                 continue
             array = np.asanyarray(value)  # a Series would be asked by its index, not by places
-            if name.endswith("_ids"):  # numpy makes texts of a list of texts and integers
-                array = as_labels(value if isinstance(value, list | tuple) else array)
             if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
-            if name == "timestamp":
+            if name.endswith("_ids"):  # numpy makes texts of a list of texts and integers
+                try:
+                    array = as_labels(value if isinstance(value, list | tuple) else array)
+                except InputTypeError as error:
+                    raise InputTypeError(f"{name}: {error}") from error
+            elif name == "timestamp":
                 array = timestamps(array, "timestamp[{}]".format)
             elif name == "split":
                 array = marks_of(array, "split[{}]".format)
@@ -170,8 +173,10 @@ class Interactions:
 
     def __getitem__(self, rows: Any) -> "Interactions":
         """Some rows, as scikit-learn's searches and splitters ask for them, and where named some columns."""
-        asked = rows if isinstance(rows, tuple) else (rows, ...)
-        places = (np.arange(n)[which] for n, which in zip(self.shape, asked, strict=True))
+        asked = rows if isinstance(rows, tuple) else (rows,)
+        if len(asked) > 2:
+            raise IndexError(f"give data[rows] or data[rows, columns]; {len(asked)} were given")
+        places = (np.arange(n)[which] for n, which in zip(self.shape, (*asked, ...), strict=False))
         return self.take(*map(np.atleast_1d, places))
 
     def replace(self, **changes: Any) -> "Interactions":

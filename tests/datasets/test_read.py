@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from rgals import RGALS
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.features import read_features
-from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
+from rgals.runtime.errors import (
+    FileFormatError,
+    InputError,
+    InputTypeError,
+    ParameterError,
+    ShapeError,
+    RgalsError,
+)
 
 ENGINES = ("auto", "numpy", "python")
 ROWS = [("ann", "tea", 3.0, 10), ("bob", "tea", 5.0, 12), ("ann", "milk", 4.5, 11), ("cid", "東京", 1.0, 13)]
@@ -649,7 +656,9 @@ def test_interactions_have_rows_and_columns():
         np.testing.assert_array_equal(part.matrix.toarray(), X.toarray()[at])
         np.testing.assert_array_equal(part.timestamp, np.arange(12).reshape(3, 4)[at].ravel())
         assert part.item_ids.tolist() == data.item_ids[at[1].ravel()].tolist()
-    assert data[[0, 2]].shape == (2, 4)
+    assert data[[0, 2]].shape == data[[0, 2],].shape == (2, 4)
+    with pytest.raises(IndexError, match=r"data\[rows, columns\]; 3 were given"):
+        data[0, 1, 2]
 
 
 def test_interactions_keep_ids_of_both_kinds_apart():
@@ -657,9 +666,11 @@ def test_interactions_keep_ids_of_both_kinds_apart():
     data = Interactions(sp.csr_array(np.eye(3)), ["a", 5, "b"], [7, 8, 9])
     assert data.user_ids.tolist() == ["a", 5, "b"] and data.users.index([5]) == [1]
     assert data[[1, 2]].user_ids.tolist() == [5, "b"]
-    for wrong in (["a", None, "b"], [0.5, 1, 2], np.ones((3, 1), int)):
-        with pytest.raises(InputTypeError, match="ids must be"):
-            Interactions(sp.csr_array(np.eye(3)), wrong, [7, 8, 9])
+    for wrong in (["a", None, "b"], [0.5, 1, 2]):
+        with pytest.raises(InputTypeError, match="item_ids: ids must be"):
+            Interactions(sp.csr_array(np.eye(3)), [7, 8, 9], wrong)
+    with pytest.raises(ShapeError, match=r"item_ids has shape \(3, 1\)"):
+        Interactions(sp.csr_array(np.eye(3)), [7, 8, 9], np.ones((3, 1), int))
 
 
 def test_interactions_read_times_as_a_column_of_a_file_is_read(tmp_path):
