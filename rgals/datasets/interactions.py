@@ -391,8 +391,9 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, missing)
         # Beyond what 64 bits hold of nanoseconds, numpy wraps, or from 2.5 on raises.
-        far = np.abs(column.astype("datetime64[s]").astype(np.int64)) > 2**63 // 10**9
-        refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
+        for unit, most in (("Y", 292), ("s", 2**63 // 10**9)):  # years first, which no seconds wrap
+            far = np.abs(column.astype(f"datetime64[{unit}]").astype(np.int64)) > most
+            refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
         return column.astype("datetime64[ns]").astype(np.int64)
     if column.dtype.kind == "m":  # of nanoseconds, `tolist` would make integers
         refuse([True] * len(column), where, "the timestamp {} is a duration, no point in time", column)

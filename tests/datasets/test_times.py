@@ -146,6 +146,9 @@ def test_what_nanoseconds_cannot_hold_is_refused_and_never_wrapped(unit, kind):
     for year in (1600, 2263, 3000, 9999):
         with pytest.raises(InputError, match=rf"row 1: the timestamp '?{year}.*1678 (to|and) 2262"):
             read(2024, year)
+    last = np.array([2**63 - 1], f"M8[{unit}]")  # "for ever": in days, its seconds wrap to 1969
+    with pytest.raises(InputError, match="row 0: the timestamp"):
+        read_interactions((["a"], ["b"], None, np.array([*last], object) if kind else last))
 
 
 # ------------------------------------------------------------------ cuts
