@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from rgals.losses import AUTO, Degrees, fitted
+from rgals.sgd.epochs import BATCH
 from rgals.sgd.losses import get_loss
 
 #: Parameters that may be "auto".
@@ -58,7 +59,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     # the catalogue rose from below popularity to softmax: 2 % above to 12 % below on five sets.
     if getattr(loss, "contrasts_noise", False) and (score == "cosine" or loss.kind == "full"):
         name = "batch_size" if model.sampler == "in_batch" else "n_negatives"
-        drawn = found[name] if getattr(model, name) in (AUTO, None) else getattr(model, name)
+        drawn = found[name] if getattr(model, name) == AUTO else getattr(model, name) or BATCH[loss.kind]
         found["offset"] = float(np.log(len(degrees.item_count) if loss.kind == "full" else drawn))
     if score == "dot":
         return {**found, "temperature": 1.0, "lr": 0.03 if loss.kind == "full" else 0.01}

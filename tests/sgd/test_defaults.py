@@ -202,7 +202,7 @@ def test_the_offset_is_log_of_the_negatives_and_is_taken_from_all_scores(X):
         ("bce", {}, np.log(25)),
         ("bce", {"n_negatives": 7}, np.log(7)),
         ("bce", {"sampler": "in_batch", "batch_size": 30}, np.log(30)),
-        ("bce", {"sampler": "in_batch", "batch_size": None}, np.log(1024)),
+        ("bce", {"sampler": "in_batch", "batch_size": None}, np.log(4096)),
         ("bce", {"score": "dot"}, 0.0),
         ("full_bce", {}, np.log(n_items)),
         ("full_bce", {"score": "dot"}, np.log(n_items)),
