@@ -214,7 +214,8 @@ def topk(
 
     if candidates is not None:  # a catalogue of their own
         names = np.setdiff1d(check_ids("candidates", candidates, n_items, "item").astype(np.int32), blocked)
-        among = np.isin(np.arange(n_items), names)
+        among = np.zeros(n_items, bool)
+        among[names] = True
         how: dict[str, Any] = {"exclude": kept_columns(pairs, among), "n_jobs": n_jobs, "device": device}
         own = scale[names] if len(scale) else None
         ids, scores = topk(queries, items[names], n, item_scale=own, **how)

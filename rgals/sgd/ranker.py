@@ -157,8 +157,8 @@ class SGDRanker(Trained, BaseEstimator):
         Per epoch: iteration, seconds, objective, the metric where there is validation, and what took the
         place of "auto".
     params_ : dict
-        ``score``, ``temperature``, ``lr``, ``n_epochs``, ``batch_size``, ``n_negatives`` and ``values`` as
-        they were taken: ``SGDRanker(...).set_params(**model.params_)`` fits the same.
+        ``score``, ``temperature``, ``offset``, ``lr``, ``n_epochs``, ``batch_size``, ``n_negatives`` and
+        ``values`` as they were taken: ``SGDRanker(...).set_params(**model.params_)`` fits the same.
 
     Examples
     --------
