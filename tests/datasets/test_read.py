@@ -25,8 +25,8 @@ from rgals.runtime.errors import (
     InputError,
     InputTypeError,
     ParameterError,
-    ShapeError,
     RgalsError,
+    ShapeError,
 )
 
 ENGINES = ("auto", "numpy", "python")
