@@ -48,19 +48,20 @@ class Part(NamedTuple):
 @task
 def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
     """A part of a table: a frame, or the file that has it."""
-    if isinstance(source, str):
-        try:
-            source = read_interactions(source, **wanted_columns(columns))
-        except NoRowsError:  # as of the parquet files that Spark writes
-            source = ()
-    if hasattr(source, "__len__") and not len(source):
-        return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
     with warnings.catch_warnings(record=True, action="always") as said:
+        if isinstance(source, str):
+            try:
+                source = read_interactions(source, **wanted_columns(columns))
+            except NoRowsError:  # as of the parquet files that Spark writes
+                source = ()
+        if hasattr(source, "__len__") and not len(source):
+            return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
         found = _given(source, columns, f"part {number} of X")
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
-    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, [str(w.message) for w in said]))
+    lines = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
+    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, lines))
 
 
 def _given(source: Any, columns: Any, what: str) -> Any:

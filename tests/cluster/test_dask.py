@@ -20,7 +20,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
-from rgals.cluster import DaskRGALS
+from rgals.cluster import DaskRGALS, shards
 from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
     CheckpointError,
@@ -261,6 +261,19 @@ def test_what_readers_warn_of_reaches_the_client(processes, frame):
     with pytest.warns(UserWarning, match='called like a value.*value="foo"') as said:
         fit(processes, given, n_iter=1)
     assert len(said) == 1
+
+
+def test_what_is_warned_of_files_reaches_the_client_and_what_packages_deprecate_does_not(
+    client, frame, tmp_path, monkeypatch
+):
+    times = np.where(np.arange(len(frame)) % 2, 1_700_000_000, 1_700_000_000_000)  # seconds, milliseconds
+    frame.assign(timestamp=times).to_parquet(tmp_path / "a.parquet")
+    read = shards.given
+    monkeypatch.setattr(shards, "given", lambda *of: warnings.warn("old", FutureWarning, 2) or read(*of))
+    with warnings.catch_warnings(record=True, action="always") as said:
+        fit(client, tmp_path / "a.parquet", n_iter=1)
+    (line,) = [str(one.message) for one in said if one.category in (UserWarning, FutureWarning)]
+    assert "are in different units" in line
 
 
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
