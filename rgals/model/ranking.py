@@ -142,7 +142,8 @@ class FactorRanker(Fitted):
         """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
         found = []
         for part in exclude if isinstance(exclude, tuple | list) else [exclude]:
-            if np.isscalar(part) and part != seen[0]:
+            short = np.isscalar(part) or getattr(part, "ndim", 2) == 1  # as one of items
+            if short and not (isinstance(part, str) and part == seen[0]):
                 why = f"give {seen[0]!r}, None or a matrix of pairs; items that nobody gets are exclude_items"
                 raise ParameterError("exclude", part, why)
             if isinstance(part, str):

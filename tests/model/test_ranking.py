@@ -205,6 +205,11 @@ def test_predict_gives_the_scores_of_pairs():
         (lambda m: m.recommend(0, n=0), ParameterError, "n=0"),
         (lambda m: m.recommend(0, exclude="test"), ParameterError, "exclude='test'"),
         (lambda m: m.recommend(0, exclude=[1, 2]), ParameterError, "exclude=1 .* exclude_items"),
+        (
+            lambda m: m.recommend(0, exclude=np.array([1, 2])),
+            ParameterError,
+            r"exclude=array\(\[1, 2\]\) .* exclude_items",
+        ),
         (lambda m: m.recommend(0, exclude=False), ParameterError, "exclude=False .* None"),
         (lambda m: m.recommend([0, 1], exclude=sp.csr_array((N, 2))), ShapeError, "transposed"),
         (lambda m: m.recommend([0, 1], exclude=sp.csr_array((M, N))), ShapeError, r"exclude\[users\]"),
