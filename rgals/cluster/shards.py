@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import warnings
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -27,7 +26,7 @@ from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, warn
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, hear, warn
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.plan import pieces
 from rgals.training.data import choose_values, read
@@ -48,7 +47,7 @@ class Part(NamedTuple):
 @task
 def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
     """A part of a table: a frame, or the file that has it."""
-    with warnings.catch_warnings(record=True, action="always") as said:
+    with hear() as said:
         if isinstance(source, str):
             try:
                 source = read_interactions(source, **wanted_columns(columns))
@@ -60,8 +59,7 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
-    lines = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
-    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, lines))
+    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, said))
 
 
 def _given(source: Any, columns: Any, what: str) -> Any:

@@ -3,7 +3,6 @@
 import copy
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -20,7 +19,7 @@ from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.model.state import FittedState
 from rgals.runtime.aligned import empty
-from rgals.runtime.errors import NumericalError, PrecisionWarning
+from rgals.runtime.errors import NumericalError, hear
 from rgals.runtime.threads import workers
 from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
@@ -294,11 +293,11 @@ def judge(
     matrix, array, table = block.plan.matrix, solved.array, np.concatenate([part.array for part in fixed])
     side, what = _side(which, matrix, block.first, c, setting.reg, setting.reg_exponent), which[:-1]
     numbers = np.arange(block.first, block.first + matrix.n_rows)
-    with warnings.catch_warnings(record=True, action="always") as said:
+    with hear() as said:
         check_underflow(matrix, array, side, what, block.first)
         known = array if which == "users" else None
         warn_of_rounding(matrix, known, table, side, CPUBackend(1), what, numbers)
-    return [str(warning.message) for warning in said if warning.category is PrecisionWarning]
+    return said
 
 
 @task
@@ -321,7 +320,6 @@ def write_lists(
     """Write the lists of a block's users: users, users served, rows."""
     model, names = RGALS(n_jobs=1), np.arange(*span) if user_ids is None else user_ids[slice(*span)]
     model._snapshot = FittedState(users.array, items, seen, names, item_ids)
-    # Users without lists are counted.
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
+    with hear():  # users without lists are counted
         written = recommend_all(model, path, resume=False, **filters)
     return written.users, written.served, written.rows

@@ -2,6 +2,9 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 __all__ = ["RgalsError", "InputError", "InputTypeError", "ParameterError", "ShapeError", "UnknownIdError"]
 __all__ += ["FileFormatError", "ModelFileError", "CheckpointError", "InsufficientMemoryError", "ForkError"]
@@ -100,8 +103,25 @@ class PrecisionWarning(UserWarning):
     """A result in float32 cannot be trusted; the message says why and what to do."""
 
 
+_heard: ContextVar[list[str] | None] = ContextVar("_heard", default=None)
+
+
+@contextmanager
+def hear() -> Iterator[list[str]]:
+    """Collect what `warn` says in this thread; the filters of ``warnings`` are those of all threads."""
+    token = _heard.set(said := list[str]())
+    try:
+        yield said
+    finally:
+        _heard.reset(token)
+
+
 def warn(said: str, kind: type[Warning] = UserWarning) -> None:
     """Warn whoever called rgals, through however many of its functions."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(said)
+        return
     frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rgals":
         frame, depth = frame.f_back, depth + 1

@@ -6,7 +6,6 @@ import os
 import stat
 import struct
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -22,7 +21,7 @@ from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, warn
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, hear, warn
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
@@ -235,8 +234,7 @@ class Task:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
         options = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options["cold"] = self.cold
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
+        with hear():  # all that is ready to be ranked warns of nothing else
             if self.new is not None:
                 return self.model.recommend_new(self.new.slice_rows(start, stop), self.n, **options)
             return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)

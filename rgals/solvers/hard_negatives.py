@@ -298,13 +298,11 @@ def with_users(
     hard: HardNegatives,
     n_jobs: int | None,
 ) -> CSR:
-    """Histories of items (items x users) with the users among whose T best items each of them comes.
-
-    ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
-    the matrix; ``known`` are those of its items that are solved anew, and rank by what was found. Where there
-    are none, all of these are new, each ranked by itself. ``weighed``: which of these items have a weight;
-    nothing pulls one without, which nobody has.
-    """
+    """Histories of items (items x users) with the users among whose T best items each of them comes."""
+    # ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
+    # the matrix; ``known`` are those of its items that are solved anew, and rank by what was found. Where
+    # there are none, all of these are new, each ranked by itself. ``weighed``: which of these items have a
+    # weight; nothing pulls one without, which nobody has.
     users, items, seen = state
     n, histories, m = hard.n_top(len(items)), columns.transpose(), len(known)
     counts, chosen = np.zeros(len(users), np.int64), [np.empty(0, np.int32)]

@@ -37,12 +37,10 @@ def warn_of_rounding(
     what: str,
     numbers: np.ndarray | None = None,
 ) -> None:
-    """Warn where rounding shows in a row's scores: in float32 an error beyond `LIMIT` of the largest of them.
-
-    ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are checked.
-    Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's name, and
-    ``numbers`` what the rows are called, where it is not their place.
-    """
+    """Warn where rounding shows in a row's scores: in float32 an error beyond `LIMIT` of the largest."""
+    # ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are
+    # checked. Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's
+    # name, and ``numbers`` what the rows are called, where it is not their place.
     if side.coupled:
         side = replace(side, interaction=0.0)
     at = rows_at_risk(rows, fixed, side)

@@ -217,11 +217,9 @@ def start_factors(
 
 
 def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes: str) -> None:
-    """Raise `InsufficientMemoryError` where there is less memory than a fit needs.
-
-    ``split``: early stopping holds interactions out of the matrix. ``sizes``: parameters besides K that
-    decide, as ``name=value``.
-    """
+    """Raise `InsufficientMemoryError` where there is less memory than a fit needs."""
+    # ``split``: early stopping holds interactions out of the matrix. ``sizes``: parameters besides K that
+    # decide, as ``name=value``.
     (n_users, n_items), itemsize = matrix.shape, np.dtype(dtype).itemsize
     if split:  # the parts are held beside the matrix
         parts = 16 * n_users + matrix.nnz * (4 + (0 if matrix.is_binary else itemsize))

@@ -89,10 +89,8 @@ Callback = Callable[[Iteration], object]
 
 
 def has_settled(origin: float, share: float, history: Sequence[dict[str, Any]]) -> bool:
-    """Whether an objective has settled: its last fall is less than ``share`` of all that it fell.
-
-    ``origin`` is the objective of factors that are 0.
-    """
+    """Whether an objective has settled: its last fall is less than ``share`` of all that it fell."""
+    # ``origin`` is the objective of factors that are 0.
     last = [record["objective"] for record in history[-2:]]
     return len(last) == 2 and last[0] - last[1] < share * (origin - last[1])
 

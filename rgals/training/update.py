@@ -192,11 +192,9 @@ class Updated(FoldIn):
     def _solve(
         self, old: FittedState, state: FittedState, users: np.ndarray, items: np.ndarray, sweeps: int = 1
     ) -> FittedState:
-        """The state with some users and items solved again from their histories, items first.
-
-        ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
-        items without the new users, whose factors are 0 still; a single one solves these beforehand.
-        """
+        """The state with some users and items solved again from their histories, items first."""
+        # ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first
+        # solves items without the new users, whose factors are 0 still; a single one solves these beforehand.
         changed = ["user_factors"] * bool(len(users)) + ["item_factors", "item_scale"] * bool(len(items))
         # What has grown is a copy already.
         shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from instruments.harness import LINUX, PATIENCE, POSIX, python
+
+from rgals.runtime.errors import hear, warn
 
 SCRIPT = str(Path(__file__).parents[1] / "instruments" / "concurrency.py")
 
@@ -164,3 +168,23 @@ def test_soak(zygote, tally):
         if growth >= 1 << 20:
             count.failures.append(f"{growth / 1024:.0f} KiB in 100 fits: {marks}")
     count.check()
+
+
+def test_what_one_thread_hears_another_still_warns_of():
+    """`warnings.catch_warnings` in a worker's thread took the warnings of the whole process."""
+    inside, done = threading.Event(), threading.Event()
+
+    def listen():
+        with hear() as said:
+            inside.set()
+            done.wait(60)
+            warn("of the worker")
+        return said
+
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(listen)
+        inside.wait(60)
+        with pytest.warns(UserWarning, match="of the caller"):
+            warn("of the caller")
+        done.set()
+        assert heard.result() == ["of the worker"]
