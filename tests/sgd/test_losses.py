@@ -48,7 +48,7 @@ SWITCHES = {
     "adv_info_nce, weight 1": AdvInfoNCE(weight=1.0, temperature=1.0),
     "sampled_softmax_at_k, with the positive": SampledSoftmaxAtK(weight_temperature=0.7, with_positive=True),
     "sampled_talos, with the positive": SampledTalos(with_positive=True, temperature=0.5),
-    "rs_at_k, smooth": RSAtK(k=3, score_temperature=0.5, rank_temperature=2.0),
+    "rs_at_k, smooth": RSAtK(3, 0.5, 2.0, rescale=False),
     "rs_at_k, rescaled": RSAtK(k=3, score_temperature=0.5, rank_temperature=9.0, rescale=True),
     "smooth_i_at_k, published": SmoothIAtK(published=True),
     "llpauc, all down": LLPAUC(0.3, 0.9, ascend=False),
