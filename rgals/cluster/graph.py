@@ -80,7 +80,7 @@ class Graphs(AbstractContextManager):
         try:
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
                 return self.track(self.client.get(tasks, wanted, sync=False))
-        except Exception as error:
+        except Exception as error:  # whatever dask raises of a client that is gone; all is raised again
             raise self._explained(error, []) from error
 
     def track(self, found: Any) -> Any:

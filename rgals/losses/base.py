@@ -13,6 +13,8 @@ with ``rho_x = reg (sum_y W_xy)^nu``, ``rho_y = reg (sum_x W_xy)^nu`` and ``W_xy
 The coefficients of the positives are separable, so that they need no array as long as the interactions::
 
     m_xy = v_xy U_x0 V_y0 + U_x1 V_y1,     l_xy = v_xy U_x2 V_y2 + U_x3 V_y3
+
+Solvers see these arrays only; a new loss is one class with one method.
 """
 
 import math

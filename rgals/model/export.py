@@ -95,7 +95,8 @@ def export_index(
     check_choice("space", space, ("ip", "l2"))
     faiss = optional("faiss", 'an index needs faiss: pip install "rgals[index]"')
     items = np.ascontiguousarray(model.item_factors_, np.float32)
-    items = augment_items(items) if space == "l2" else items
+    if space == "l2":
+        items = augment_items(items)
     metric = faiss.METRIC_INNER_PRODUCT if space == "ip" else faiss.METRIC_L2
     width = items.shape[1]
     index = faiss.IndexFlat(width, metric) if kind == "flat" else faiss.IndexHNSWFlat(width, 32, metric)

@@ -88,7 +88,8 @@ def _open(
         candidates = _aligned("candidates", candidates, n_rows, snapshot, asked, found)
     elif candidates is not None:
         candidates = snapshot.rows_of(found, candidates, "candidates")
-    blocked = None if blocked is None else snapshot.rows_of(found, blocked, f"exclude_{found}s")
+    if blocked is not None:
+        blocked = snapshot.rows_of(found, blocked, f"exclude_{found}s")
     return {"candidates": candidates, "exclude_items": blocked}
 
 

@@ -234,7 +234,7 @@ class Task:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
         options = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options["cold"] = self.cold
-        with hear():  # all that is ready to be ranked warns of nothing else
+        with hear():  # nothing else is warned of, as all has been checked
             if self.new is not None:
                 return self.model.recommend_new(self.new.slice_rows(start, stop), self.n, **options)
             return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)
