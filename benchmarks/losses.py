@@ -511,26 +511,26 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
 
     lines = [
         (
-            "the best ranking for the seconds is all that counts",
-            "no gradient at all: `RGALS`",
+            "the best ranking for the time",
+            "`RGALS`, no gradient descent",
             f"dense: {n('M ALS rg2 defaults', 'M PSL')} of PSL, {cost('M ALS rg2 defaults', 'M PSL')}; "
             f"sparse: iALS {n('H ALS ials defaults', 'H SL@20')} of the best in {cost('H SL@20')}",
         ),
         (
-            "K is 64 and not more, and the catalogue is sparse",
-            "a threshold; where K is free, `RGALS(K=256)`",
+            "a sparse catalogue, K limited to 64",
+            "a loss with a threshold; if K is free, `RGALS(K=256)`",
             f"sparse: SL@20 {n('H SL@20', 'H ALS ials')} of iALS, at K=256 {n('H ALS ials, K=256')} in "
             f"{cost('H ALS ials, K=256')}; Electronics: {PUBLISHED[_E]['SL@20'][1]:.4f} published, "
             f"RG2 {n4('E ALS rg2')}, at K=256 {n4('E ALS rg2, K=256')} in {cost('E ALS rg2, K=256')}",
         ),
         (
-            "the catalogue has thousands of items, not millions",
-            "a loss over all items, not over samples",
+            "a catalogue of thousands of items, not millions",
+            "a loss over all items instead of samples",
             f"dense: {n('M full softmax', 'M SL')} in {cost('M full softmax', 'M SL')}; "
             f"sparse: {n('H full softmax', 'H SL')} in {cost('H full softmax', 'H SL')}",
         ),
         (
-            "a sparse catalogue, and the first K places count",
+            "a sparse catalogue, only the first K ranks matter",
             '`"sampled_softmax_at_k"`; all items, dense enough: `"softmax_at_k"`',
             f"sparse: {n('H SL@20', 'H SL')} of SL; all items {n('H full SL@20', 'H full softmax')}; "
             f"Electronics, sparser: {n('E SL@20', 'E SL')}; {n('E full SL@20', 'E full softmax')}",
@@ -542,37 +542,37 @@ def advice_table(rows: list[dict[str, Any]]) -> list[str]:
             f"SL, PSL, Talos: {n('M SL')}, {n('M PSL')}, {n('M Talos')}",
         ),
         (
-            "few negatives must do",
-            '`"bce"`; of a hundred `"sampled_cce"`',
+            "few negatives per positive",
+            '`"bce"`; with a hundred `"sampled_cce"`',
             f"dense, dot products: 1, 10, 100 negatives {n('M BCE, 1 negatives')}, "
             f"{n('M BCE, 10 negatives')}, {n('M BCE, 100 negatives')}; CCE {n('M CCE, 1 negatives')}, "
             f"{n('M CCE, 10 negatives')}, {n('M CCE, 100 negatives')}",
         ),
         (
-            "an adversary, or a partial AUC, is at hand",
-            "SL; LLPAUC where its two shares may be searched",
+            "instead of an adversarial loss or a partial AUC",
+            "SL; LLPAUC if its two parameters can be tuned",
             f"sparse: AdvInfoNCE {n('H AdvInfoNCE')}, SL {n('H SL')}, LLPAUC {n('H LLPAUC, ascending')}, "
             f"descending {n('H LLPAUC')}; Electronics {n('E LLPAUC, ascending', 'E SL')} of SL",
         ),
         (
-            "a smooth rank is tempting",
-            "nothing of it: SL",
+            "instead of a smooth approximation of ranks",
+            "SL",
             f"dense: SmoothI@20 {n('M SmoothI@20, published')}, RS@20 {n('M RS@20')}, SL {n('M SL')}",
         ),
         (
-            "the graph of users and items is tempting",
+            "instead of a graph encoder",
             '`encoder="mf"`',
             f"sparse: softmax {n('H full softmax, LightGCN', 'H full softmax')} without, "
             f"SL@20 {n('H full SL@20, LightGCN', 'H full SL@20')}; noisy, SL {n('H SL, XSimGCL', 'H SL')}",
         ),
         (
-            "sparse probabilities are wanted",
-            '`"sparsemax"` over cosines, warm',
+            "sparse probabilities",
+            '`"sparsemax"` over cosines, high temperature',
             f"dense: {n('M sparsemax, cosines', 'M full softmax')} of softmax; dot products with "
             f"`init_scale=0.01` {n('M sparsemax, factors of 0.01')}, 0.1 {n('M sparsemax, factors of 0.1')}",
         ),
     ]
-    head = ["| when | take | NDCG@20 (sparse: Health, dense: ml-100k) |", "|---|---|---|"]
+    head = ["| for | use | NDCG@20 (sparse: Health, dense: ml-100k) |", "|---|---|---|"]
     return [*head, *(f"| {' | '.join(line)} |" for line in lines)]
 
 
