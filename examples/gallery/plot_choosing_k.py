@@ -2,8 +2,8 @@
 Choosing K
 ==========
 
-The number of factors is the largest lever. A line over K, with the spread over folds of held-out users,
-says where more factors stop to pay.
+The number of factors matters most. The validation curve over K, with its spread over folds of held-out
+users, shows where more factors stop paying.
 """
 
 import matplotlib.pyplot as plt
@@ -19,12 +19,12 @@ fig, ax = plt.subplots(layout="constrained")
 plots.sweep(search, "K", ax=ax)
 
 # %%
-# Singular values of the fitted model: factors that carry nothing are in the tail.
+# Singular values of the fitted model: a flat tail near zero means unused factors.
 
 model = RGALS(K=128, random_state=0).fit(data)
 fig, ax = plt.subplots(layout="constrained")
 plots.spectrum(model, ax=ax)
 
 # %%
-# Here every step pays, so the list is too short. ``RGALSCV(K=[64, 128, 256])`` climbs a list while it
+# Here every step pays, so the list is too short. ``RGALSCV(K=[64, 128, 256])`` goes up a list while that
 # pays; ``K="auto"`` doubles from 64.

@@ -1,9 +1,9 @@
 """
-Users who came after the fit
-============================
+Users who arrive after the fit
+==============================
 
-Nothing is fitted again for a new user: the factors follow from the history, exactly. How good are the
-lists after one interaction, two, five, twenty?
+A new user needs no refit: the user's factors are solved exactly from the history. How good are the lists
+after one interaction, two, five, twenty?
 """
 
 import matplotlib.pyplot as plt

@@ -17,7 +17,7 @@ result = compare(data, "rg2,rgx,ials,wrmf,ease,popularity", K=16, seeds=2, effor
 print(result)
 
 # %%
-# Beside the best, with what is not significantly below it in a lighter tone:
+# The best method, and in a lighter tone those that are not significantly worse:
 
 frame = result.to_frame()[::-1]
 fig, ax = plt.subplots(layout="constrained")

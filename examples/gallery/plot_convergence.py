@@ -2,9 +2,9 @@
 Convergence: RG2 against softmax
 ================================
 
-The same kind of model by least squares and by gradient descent, with what each takes by default:
-validation NDCG@10 over the seconds of training. Evaluation is outside the clock. Seconds are of the
-machine that built this page; on real data, with both tuned, see the pages of results.
+The same kind of model fitted by least squares and by gradient descent, both with default settings:
+validation NDCG@10 over training seconds, without evaluation, on the machine that built this page. The
+pages of results have real data, with both tuned.
 """
 
 import matplotlib.pyplot as plt

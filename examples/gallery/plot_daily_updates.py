@@ -2,8 +2,8 @@
 Daily updates
 =============
 
-Twenty days: the model takes in each with ``partial_fit``, another one is left as it was fitted, a
-third is refitted every night. The next day judges all three.
+Twenty days: one model takes in each day with ``partial_fit``, one is left as it was fitted, and one is
+refitted every night. All three are evaluated on the next day.
 """
 
 import warnings
@@ -43,7 +43,7 @@ ax.set(xlabel="days", ylabel="NDCG@10 of the next day", ylim=0)
 ax.legend(frameon=False)
 
 # %%
-# ``drift`` says how far the updates have taken the model from a fit: the share of interactions that
-# changed, and how far an iteration over everybody would lower the objective.
+# ``drift`` measures how far updates have moved the model from a fit: the share of interactions that
+# changed, and how much one more full iteration would lower the objective.
 
 print(updated.drift())

@@ -2,9 +2,9 @@
 Softmax and its expansion
 =========================
 
-RG2 and RGx are softmax cross-entropy, expanded to second order at scores of 0. One user with one known
-item and 49 others. Left, the score of the known item moves and the others stay at 0. Right, all scores
-move together: softmax does not change at all, RGx does not either, and RG2 charges for it.
+RG2 and RGx are second-order expansions of softmax cross-entropy at scores of 0. One user with one observed
+item and 49 others. Left: the score of the observed item varies, the others are 0. Right: all scores are
+shifted together, which changes neither softmax nor RGx and is penalised by RG2.
 """
 
 import matplotlib.pyplot as plt

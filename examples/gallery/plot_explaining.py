@@ -2,8 +2,7 @@
 Explaining a recommendation
 ===========================
 
-A score is a sum: a part from each past interaction, and one from the all-pairs terms of the loss. The
-parts add up to the score.
+A score is a sum of a contribution of each past interaction and one of the all-pairs terms of the loss.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +23,7 @@ ax.barh(names[::-1], parts[::-1], color=["#888888"] * 2 + ["#1f77b4"] * len(why.
 ax.set(xlabel="part of the score", title=f"Why {user} gets {item}: {why.score:.2f}")
 
 # %%
-# Names are of the generated data: the word is the cluster of taste. Most of the score comes from items
-# of the same one.
+# In the names of the generated items the word is the cluster of taste: most of the score comes from items
+# of the same cluster.
 
 print(f"sum of the parts {sum(parts):.4f}, score {why.score:.4f}")

@@ -2,8 +2,8 @@
 Export to faiss
 ===============
 
-An index of the items for approximate search: how many of the exact ten does it find, and what does it
-not know?
+An index of the items for approximate search: how many of the exact top ten does it find, and what are
+its limits?
 """
 
 import matplotlib.pyplot as plt
@@ -22,8 +22,8 @@ _, found = flat.search(model.user_factors_, 10)
 print("of the exact ten, flat finds", np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found)]))
 
 # %%
-# A graph is approximate; ``efSearch`` trades time for what it finds. Distances of augmented vectors
-# rank as inner products do.
+# A graph is approximate; ``efSearch`` trades time for recall. Distances of augmented vectors have the same
+# ranking as inner products.
 
 graph = export_index(model, kind="hnsw", space="l2")
 queries = augment_queries(model.user_factors_)
@@ -39,5 +39,5 @@ ax.plot(efforts, shares, marker="o")
 ax.set(xscale="log", xlabel="efSearch", ylabel="share of the exact ten that is found", ylim=(None, 1.01))
 
 # %%
-# An index knows no filters: ask for more than needed, and drop what a user has. ``recommend_all``
-# filters exactly.
+# An index has no filters: ask for more items than needed, and drop those that the user has.
+# ``recommend_all`` filters exactly.

@@ -2,9 +2,9 @@
 Rates of convergence, in small
 ==============================
 
-Table 2 of the paper on RG losses is about rates: the gap between the objective and its minimum,
-iteration by iteration. A straight line in the logarithm is linear convergence. ``benchmarks/paper.py``
-does it by the paper's protocol; this is the idea on generated data, with a minimum that is known in
+Table 2 of the paper on RG losses is about convergence rates: the gap between the objective and its
+minimum at each iteration. A straight line on a log scale is linear convergence. ``benchmarks/paper.py``
+follows the paper's protocol; this is a small version on generated data, where the minimum is known in
 closed form.
 """
 
@@ -29,7 +29,7 @@ ax.set(
 )
 
 # %%
-# The factor by which the gap falls, an iteration, at the end:
+# The factor by which the gap shrinks per iteration in the end:
 
 late = np.log(gap[len(gap) // 2 :])
 print(f"{np.exp(np.polyfit(np.arange(len(late)), late, 1)[0]):.3f}")

@@ -2,8 +2,8 @@
 Popularity bias
 ===============
 
-How often are items recommended, beside how often they occur? A line at 1 recommends as the data are; one
-that rises recommends what is popular anyway. Two settings move it: ``item_exponent`` in training,
+How often are items recommended, relative to how often they occur? A flat line at 1 means no popularity
+bias; a rising one favours popular items. Two settings move it: ``item_exponent`` in training,
 ``readout_exponent`` after it.
 """
 
@@ -28,8 +28,7 @@ fig, ax = plt.subplots(layout="constrained")
 plots.popularity_bias(models, train, ax=ax)
 
 # %%
-# What it costs, and what it buys: coverage is the share of the catalogue that is recommended to
-# anybody.
+# Costs and benefits: coverage is the share of the catalogue that is recommended to at least one user.
 
 for name, model in models.items():
     figures = evaluate(model, train, test, ("ndcg@10", "coverage@10", "arp@10"))

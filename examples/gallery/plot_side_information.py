@@ -1,9 +1,9 @@
 """
-Beside the matrix: tags, ages, kinds of events
-==============================================
+Side information: tags, ages, kinds of events
+=============================================
 
-Generated data, whose truth is known. Items that nobody has had are ranked by their tags; weights that halve
-with age follow tastes that change; purchases are ranked better by all that people did in the shop.
+Simulated data with known truth. Items without interactions are ranked by their tags; weights that halve with
+age follow changing tastes; purchases are ranked better if all events of the shop are used.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from rgals.model_selection import split_interactions, temporal_split
 rng = np.random.default_rng(0)
 
 # %%
-# A fifth of the items is new. A part of all tags is wrong: an item then has that of another group.
+# A fifth of the items is new. Some tags are wrong: the item has the tag of another group.
 data = make_implicit(1000, 500, n_clusters=10, mean_interactions=30, random_state=0)
 new = rng.permutation(500) < 100
 known, cold = (sp.csr_array(data.matrix @ sp.diags_array(part.astype(float))) for part in (~new, new))
@@ -41,7 +41,7 @@ ax.set(xlabel="share of wrong tags", ylabel="recall@20 among new items", ylim=0)
 ax.legend(frameon=False)
 
 # %%
-# Every user moves on to another of eight groups of items after 120 days, but for a third of what they do.
+# After 120 days every user switches to another of eight groups of items for two thirds of the events.
 user, day = rng.integers(400, size=24_000), rng.integers(360, size=24_000)
 moved = np.where(rng.random(24_000) < 1 / 3, 0, (day + rng.integers(120, size=400)[user]) // 120)
 taste = rng.integers(8, size=(400, 5))[user, moved]
@@ -58,8 +58,8 @@ ax.set(xscale="log", xlabel="half-life in days", ylabel="NDCG@10 of the next 20 
 ax.legend(frameon=False)
 
 # %%
-# Who buys has looked; people also look at much that they never buy. The models know all views, hidden
-# purchases among them, and are asked which were bought: the warning about that is expected.
+# Buyers have viewed the item; people also view many items that they never buy. The models see all views,
+# including those of held-out purchases, and rank which were bought: the warning about that is expected.
 warnings.filterwarnings("ignore", "the model was fitted to")
 buy = make_implicit(1000, 500, n_clusters=10, mean_interactions=12, noise=0.1, random_state=1).matrix
 looked = make_implicit(1000, 500, n_clusters=10, mean_interactions=60, noise=0.4, random_state=1).matrix

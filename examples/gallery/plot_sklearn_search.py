@@ -2,8 +2,8 @@
 A search by scikit-learn
 ========================
 
-``RGALS`` is an estimator like any other. Folds are made of users: a part of each held-out user's
-interactions is told to the model, the rest must be found.
+``RGALS`` is a scikit-learn estimator. Folds consist of users: a part of each held-out user's interactions
+is folded in, the rest is to be predicted.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-What a play count weighs
+Weights from play counts
 ========================
 
-Counts spread over decades. As weights, a few pairs would outrule all others; ``values=`` says what a
-value becomes.
+Counts spread over orders of magnitude. Used as weights, a few pairs would dominate all others; ``values=``
+sets how a value becomes a weight.
 """
 
 import warnings
