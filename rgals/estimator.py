@@ -1,10 +1,7 @@
-"""RGALS: parameters -> validate -> solve -> publish one fitted state."""
+"""RGALS: its parameters, and what a fitted one answers; `rgals.training.fit` fits it."""
 
-import time
-from contextlib import nullcontext
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,27 +10,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 
 from rgals.datasets.given import Given, given
-from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.losses.base import takes_dislikes, with_priors
+from rgals.losses import AUTO, Loss, get_loss
+from rgals.losses.base import takes_dislikes
 from rgals.model.exchange import Interop
 from rgals.model.file import FORMAT
 from rgals.model.fitted import told
 from rgals.model.state import FittedState
 from rgals.runtime.lazy import optional
 from rgals.runtime.threads import workers
-from rgals.solvers import closed_form
-from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
-from rgals.solvers.choose import choose_solver, exact_backend
-from rgals.solvers.cuda import is_cuda
-from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
-from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
-from rgals.solvers.readout import readout_scale, with_scale, without_scale
 from rgals.training import fit
-from rgals.training.base import Task, Trained
+from rgals.training.base import Trained
 from rgals.training.data import dtype_name
 from rgals.training.forget import Forgetting
 from rgals.training.rows import OfRows
-from rgals.training.run import run
 
 
 @dataclass(eq=False, repr=False)
@@ -216,105 +205,7 @@ class RGALS(
     _check = fit.check_parameters
     _check_memory = fit.check_memory
     _choose = fit.choose_mean
-
-    # Called by `Trained.fit`; `fit` is the module here.
-    def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
-        train = task.train
-        # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
-        with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
-            degrees = Degrees.of(train)
-            loss = get_loss(self.loss).resolve(degrees, self.K)
-            coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
-            problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self, loss, degrees, problem.logs), priors=task.priors)
-            backend, solver = choose_solver(self, coefficients)
-            scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
-            hard, sampler = read_hard_negatives(self.hard_negatives), None
-            plain, n_iter = fit.stages(self, hard)
-            if hard is not None:
-                sampler = Sampler(hard, train, coefficients, plain, task.seed, self.n_jobs)
-                solver = "exact" if solver == "shared" else solver
-                # As they are folded in, where drawn pairs do not tell: by the best items that users lack.
-                task.watch.plain = plain
-                task.watch.serve = partial(fit.served, self, problem, coefficients, hard, scored)
-            rng = np.random.default_rng(task.seed)
-            history: list[dict[str, Any]] = []
-            init = fit.choose_init(self, train, task.store)
-            chosen = fit.taken(self, problem, init)
-            if solver == "svd":
-                found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
-                shown = with_scale(found, scored)
-            else:
-                if task.store is not None:
-                    parts = task.matrix, task.held_out
-                    task.store.description = fit.describe_fit(self, loss, solver, init, *parts, task.priors)
-                began = time.perf_counter()
-                factors, history = run(
-                    # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(
-                        problem,
-                        backend,
-                        fit.first_users(self, init, problem, backend, rng, task.dtype),
-                        scored,
-                        sampler,
-                    ),
-                    n_iter,
-                    tol=self.tol if hard is None else None,
-                    settled=fit.when_settled(self, problem),
-                    began=began,
-                    watch=task.watch,
-                    store=task.store,
-                    verbose=bool(self.verbose),
-                )
-                shown = factors["item_factors"]
-            items = without_scale(shown, scored)  # as the published state gives them
-            # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
-            if self.solver == "pcg" or (hard is not None and self.solver != "dense"):
-                backend = exact_backend(self)  # holds no rows of the iterations
-            users_side, items_side = sides_of(problem)
-            of_users, of_items = users_side.prior, items_side.prior
-            if of_items is not None:
-                of_items.regress(items)
-                of_items.fill(items, problem.items.row_counts)
-                shown = with_scale(items, scored)
-            if of_users is not None:
-                of_users.regress(factors.pop("user_factors"))  # gone before the last half-step makes others
-            rows, side, numbers = problem.users, users_side, None
-            if hard is None:
-                step = backend.half_step(rows, items, side)
-                users = step.factors
-            else:
-                del sampler  # and its rows
-                given = rows, items, side, coefficients, hard, backend, self.n_jobs
-                users = fold_in(*given)
-                rows, side, numbers = hard_rows_at_risk(*given)
-            check_underflow(problem.users, users, users_side, "user")
-            check_underflow(problem.items, items, items_side, "item")
-            if not is_cuda(self.device):
-                warn_of_rounding(rows, users if hard is None else None, items, side, backend, "user", numbers)
-                warn_of_rounding(problem.items, None, users, items_side, backend, "item")
-        if not history:  # closed form: one entry, so that the objective can be read as after any fit
-            ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
-            objective = problem.constant + float(ridge) - step.decrease
-            history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        for row in history:
-            row.update(chosen)
-        state = FittedState(
-            user_factors=users,
-            item_factors=shown,
-            item_scale=scored,
-            readout_exponent=float(self.readout_exponent),
-            loss=problem.loss,
-            reg=problem.reg,
-            reg_exponent=problem.reg_exponent,
-            degrees=degrees.alone(),
-            hard_negatives=hard,
-            priors=(
-                of_users and of_users.grown(problem.users.row_counts),
-                of_items and of_items.grown(problem.items.row_counts),
-            ),
-        )
-        return state, history, solver
+    _train = fit.train
 
     # ------------------------------------------------------------------ use
 

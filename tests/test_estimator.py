@@ -36,7 +36,6 @@ from rgals import (
     Positions,
     ShapeError,
     UnknownIdError,
-    estimator,
 )
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.kernels import diagonal, rows
@@ -46,6 +45,7 @@ from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions, tune
 from rgals.runtime import errors
 from rgals.runtime.progress import FIRST_FIT, ProgressBar
+from rgals.training import fit
 
 
 @pytest.fixture(scope="module")
@@ -232,14 +232,14 @@ def test_a_failing_fit_leaves_the_model_as_it_was(X):
 
 def test_blas_is_held_at_one_thread_from_before_the_first_iteration_on(X, monkeypatch):
     """Its threads, once woken, would spin beside those of the first iterations."""
-    seen, real = [], estimator.choose_reg
+    seen, real = [], fit.choose_reg
 
     def choose_reg(*args):
         seen.append(blas_threads())
         return real(*args)
 
     with threadpool_limits(3, "blas"):
-        monkeypatch.setattr(estimator, "choose_reg", choose_reg)
+        monkeypatch.setattr(fit, "choose_reg", choose_reg)
         RGALS(K=4, n_iter=2).fit(X, callbacks=lambda now: seen.append(blas_threads()))
         assert seen == [{1}] * 3
         assert blas_threads() == {3}

@@ -1,6 +1,9 @@
-"""The parts of an ALS fit: where it starts and ends, parameters and memory checked, what is kept of it."""
+"""The fit of an `RGALS`: parameters and memory checked, where it starts and ends, what is kept of it."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,26 +11,29 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.losses.base import Coefficients, Priors
+from rgals.losses.base import Priors, with_priors
 from rgals.losses.fitted import wants_mean
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
 from rgals.matrix.weighting import VALUES
+from rgals.model.state import FittedState
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
-from rgals.runtime.threads import n_threads
+from rgals.runtime.threads import n_threads, workers
 from rgals.solvers import closed_form, spectral
-from rgals.solvers.als import Problem, sides_of
+from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
 from rgals.solvers.base import Backend
-from rgals.solvers.choose import exact_backend
+from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
 from rgals.solvers.dense import DenseBackend
-from rgals.solvers.hard_negatives import HardNegatives, fold_in, read_hard_negatives, scratch_bytes
-from rgals.solvers.readout import without_scale
+from rgals.solvers.hard_negatives import HardNegatives, Sampler, fold_in, read_hard_negatives, scratch_bytes
+from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
+from rgals.solvers.readout import readout_scale, with_scale, without_scale
+from rgals.training.base import Task
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name, start_factors, warm_factors
-from rgals.training.run import Iteration, has_settled
+from rgals.training.run import Iteration, has_settled, run
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
 # Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
@@ -46,6 +52,119 @@ _SHOWN = "item_factors", "user_factors"  # these where users have a prior, whose
 _PRIOR = ArraySpec(("f8",), ("n_features", "K"), required=False)
 _MORE = {"user_basis": _BASIS, "item_basis": _BASIS, "item_weights": _PRIOR, "item_moments": _PRIOR}
 CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, _MORE)
+
+
+def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
+    """Fit an `RGALS`: its state, the history, and which solver ran."""
+    # BLAS threads, once woken, spin beside ours for a tenth of a second: only the closed form, whose work is
+    # BLAS's, may wake them.
+    with nullcontext() if model.solver == "svd" else workers(model.n_jobs):
+        degrees = Degrees.of(task.train)
+        loss = get_loss(model.loss).resolve(degrees, model.K)
+        coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
+        problem = Problem.of(task.train, loss, coefficients, 0.0, float(model.reg_exponent))
+        problem = replace(problem, reg=choose_reg(model, loss, degrees, problem.logs), priors=task.priors)
+        hard = read_hard_negatives(model.hard_negatives)
+        backend, solver = choose_solver(model, coefficients)
+        solver = "exact" if hard is not None and solver == "shared" else solver
+        item_scale = readout_scale(degrees, float(model.readout_exponent), task.dtype)
+        init = choose_init(model, task.train, task.store)
+        chosen = taken(model, problem, init)
+        history: list[dict[str, Any]] = []
+        if solver == "svd":
+            rng = np.random.default_rng(task.seed)
+            found = closed_form.item_factors(task.train, model.K, problem.reg, rng, task.dtype)
+            factors = {"item_factors": with_scale(found, item_scale)}
+        else:
+            if task.store is not None:
+                data = task.matrix, task.held_out, task.priors
+                task.store.description = describe_fit(model, loss, solver, init, *data)
+            factors, history = _iterate(model, task, problem, backend, init, hard, item_scale)
+        items = without_scale(factors["item_factors"], item_scale)  # as the published state gives them
+        # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
+        if model.solver == "pcg" or (hard is not None and model.solver != "dense"):
+            backend = exact_backend(model)  # holds no rows of the iterations
+        user_side, item_side = sides_of(problem)
+        if item_side.prior is not None:
+            item_side.prior.regress(items)
+            item_side.prior.fill(items, problem.items.row_counts)
+            factors["item_factors"] = with_scale(items, item_scale)
+        if user_side.prior is not None:  # the old factors are freed before the half-step allocates others
+            user_side.prior.regress(factors.pop("user_factors"))
+        rows, side, numbers = problem.users, user_side, None
+        if hard is None:
+            step = backend.half_step(rows, items, side)
+            users = step.factors
+        else:
+            given = rows, items, side, coefficients, hard, backend, model.n_jobs
+            users = fold_in(*given)
+            rows, side, numbers = hard_rows_at_risk(*given)
+        check_underflow(problem.users, users, user_side, "user")
+        check_underflow(problem.items, items, item_side, "item")
+        if not is_cuda(model.device):
+            warn_of_rounding(rows, users if hard is None else None, items, side, backend, "user", numbers)
+            warn_of_rounding(problem.items, None, users, item_side, backend, "item")
+    if not history:  # closed form: one entry, so that the objective can be read as after any fit
+        ridge = item_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
+        objective = problem.constant + float(ridge) - step.decrease
+        history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
+    for row in history:
+        row.update(chosen)
+    of_users, of_items = user_side.prior, item_side.prior
+    state = FittedState(
+        user_factors=users,
+        item_factors=factors["item_factors"],
+        item_scale=item_scale,
+        readout_exponent=float(model.readout_exponent),
+        loss=problem.loss,
+        reg=problem.reg,
+        reg_exponent=problem.reg_exponent,
+        degrees=degrees.alone(),
+        hard_negatives=hard,
+        priors=(
+            of_users and of_users.grown(problem.users.row_counts),
+            of_items and of_items.grown(problem.items.row_counts),
+        ),
+    )
+    return state, history, solver
+
+
+def _iterate(
+    model: Any,
+    task: Task,
+    problem: Problem,
+    backend: Backend,
+    init: str,
+    hard: HardNegatives | None,
+    item_scale: np.ndarray | None,
+) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """The factors that iterations found, as they score, and the history."""
+    # A function of its own, whose return frees what only iterations need: start factors and drawn rows.
+    plain, n_iter = stages(model, hard)
+    sampler = None
+    if hard is not None:
+        sampler = Sampler(hard, task.train, problem.coefficients, plain, task.seed, model.n_jobs)
+        # Validation judges users as they are folded in: with the best items that they lack, not drawn ones.
+        task.watch.plain = plain
+        task.watch.serve = partial(served, model, problem, hard, item_scale)
+    began, rng = time.perf_counter(), np.random.default_rng(task.seed)
+    return run(
+        # No variable holds the start: on a GPU it would stay in the host's memory.
+        ALS(
+            problem,
+            backend,
+            first_users(model, init, problem, backend, rng, task.dtype),
+            item_scale,
+            sampler,
+        ),
+        n_iter,
+        tol=model.tol if hard is None else None,
+        settled=when_settled(model, problem),
+        began=began,
+        watch=task.watch,
+        store=task.store,
+        verbose=bool(model.verbose),
+    )
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
@@ -89,19 +208,14 @@ def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
 
 
 def served(
-    model: Any,
-    problem: Problem,
-    coefficients: Coefficients,
-    hard: HardNegatives,
-    scored: np.ndarray | None,
-    now: Iteration,
+    model: Any, problem: Problem, hard: HardNegatives, item_scale: np.ndarray | None, now: Iteration
 ) -> np.ndarray:
     """Users after an iteration with hard negatives as a fit that ends there publishes them."""
-    side, items = sides_of(problem)[0], without_scale(now.item_factors, scored)
+    side, items = sides_of(problem)[0], without_scale(now.item_factors, item_scale)
     if side.prior is not None:  # its weights, in the basis of what is shown
         side.prior.regress(now.user_factors)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
-    return fold_in(problem.users, items, side, coefficients, hard, backend, model.n_jobs)
+    return fold_in(problem.users, items, side, problem.coefficients, hard, backend, model.n_jobs)
 
 
 def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
