@@ -1,4 +1,4 @@
-"""The fit of an `RGALS`: parameters and memory checked, where it starts and ends, what is kept of it."""
+"""The fit of an `RGALS`: checks of parameters and memory, start, iterations, last half-step, checkpoints."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,28 +36,32 @@ from rgals.training.data import admit, dtype_name, start_factors, warm_factors
 from rgals.training.run import Iteration, has_settled, run
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
-# Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
+# Interactions times factors below which init="auto" is random: compiling the spectral start's kernels would
+# take longer than such a fit.
 SMALL = 1 << 24
-MOST, MOST_WATCHED = 16, 32  # iterations
-# An objective has settled that falls by less than this share of its whole fall. Medians over sets and losses
-# in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
-# (least 95.9 %, food-10core; benchmarks/start.py); .56 and .49 with .002.
+# Upper bounds of n_iter="auto": without and with early stopping.
+MAX_ITER, MAX_ITER_WATCHED = 16, 32
+# n_iter="auto" ends when an iteration lowers the objective by less than this share of its fall from factors
+# of 0. Median CPU time over data sets and losses, in units of 16 iterations from a random start: .48 at K=64,
+# .44 at K=256, with 100.7 and 99.8 % of the NDCG@10 (at least 95.9 %, food-10core; benchmarks/start.py). A
+# share of .002 takes .56 and .49.
 SHARE = 3e-3
-# Iterations with hard negatives, whose objective does not tell when to end: the last ones.
+# Iterations with hard negatives when n_iter is "auto": the last ones of a fixed number, as the objective of
+# drawn pairs does not tell when to end.
 DRAWS = 6
-# Parameters that a checkpoint must share with the fit that goes on from it.
+# Parameters that must be the same when a checkpoint is resumed.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
-_BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
-_SHOWN = "item_factors", "user_factors"  # these where users have a prior, whose weights follow from them
+_BASIS = ArraySpec(("f8",), ("K", "K"), required=False)  # in checkpoints of release 0.2 and before
 _PRIOR = ArraySpec(("f8",), ("n_features", "K"), required=False)
-_MORE = {"user_basis": _BASIS, "item_basis": _BASIS, "item_weights": _PRIOR, "item_moments": _PRIOR}
-CHECKPOINT = checkpoint_spec("rgals-checkpoint", _SHOWN, _MORE)
+_EXTRA = {"user_basis": _BASIS, "item_basis": _BASIS, "item_weights": _PRIOR, "item_moments": _PRIOR}
+# The best iterate has user factors only if users have a prior: its weights are regressed on them.
+CHECKPOINT = checkpoint_spec("rgals-checkpoint", ("item_factors", "user_factors"), _EXTRA)
 
 
 def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
-    """Fit an `RGALS`: its state, the history, and which solver ran."""
-    # BLAS threads, once woken, spin beside ours for a tenth of a second: only the closed form, whose work is
-    # BLAS's, may wake them.
+    """Fit an `RGALS`; returns its state, the history and the name of the solver that ran."""
+    # BLAS threads spin for a tenth of a second after their work and slow ours down. Only the closed form,
+    # which consists of BLAS calls, may have them.
     with nullcontext() if model.solver == "svd" else workers(model.n_jobs):
         degrees = Degrees.of(task.train)
         loss = get_loss(model.loss).resolve(degrees, model.K)
@@ -80,16 +84,17 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
                 data = task.matrix, task.held_out, task.priors
                 task.store.description = describe_fit(model, loss, solver, init, *data)
             factors, history = _iterate(model, task, problem, backend, init, hard, item_scale)
-        items = without_scale(factors["item_factors"], item_scale)  # as the published state gives them
-        # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
+        items = without_scale(factors["item_factors"], item_scale)  # the bits of `Snapshot.solved_items`
+        # The last user half-step runs exactly as a fold-in, so that `transform` gives the same bits.
         if model.solver == "pcg" or (hard is not None and model.solver != "dense"):
-            backend = exact_backend(model)  # holds no rows of the iterations
+            backend = exact_backend(model)  # a new one, without the iterations' plans and rows
         user_side, item_side = sides_of(problem)
         if item_side.prior is not None:
             item_side.prior.regress(items)
             item_side.prior.fill(items, problem.items.row_counts)
             factors["item_factors"] = with_scale(items, item_scale)
-        if user_side.prior is not None:  # the old factors are freed before the half-step allocates others
+        if user_side.prior is not None:
+            # Popped, so that they are freed before the half-step allocates new ones.
             user_side.prior.regress(factors.pop("user_factors"))
         rows, side, numbers = problem.users, user_side, None
         if hard is None:
@@ -104,7 +109,7 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
         if not is_cuda(model.device):
             warn_of_rounding(rows, users if hard is None else None, items, side, backend, "user", numbers)
             warn_of_rounding(problem.items, None, users, item_side, backend, "item")
-    if not history:  # closed form: one entry, so that the objective can be read as after any fit
+    if not history:  # the closed form: one entry, which states the objective as after any fit
         ridge = item_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
         objective = problem.constant + float(ridge) - step.decrease
         history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
@@ -138,18 +143,19 @@ def _iterate(
     hard: HardNegatives | None,
     item_scale: np.ndarray | None,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """The factors that iterations found, as they score, and the history."""
-    # A function of its own, whose return frees what only iterations need: start factors and drawn rows.
+    """Run the iterations; returns the factors as they score, and the history."""
+    # A function of its own, so that its return frees what only iterations need: start factors, drawn pairs.
     plain, n_iter = stages(model, hard)
     sampler = None
     if hard is not None:
         sampler = Sampler(hard, task.train, problem.coefficients, plain, task.seed, model.n_jobs)
-        # Validation judges users as they are folded in: with the best items that they lack, not drawn ones.
+        # Validation sees users as a fit would publish them: solved with their best unobserved items, not with
+        # drawn ones.
         task.watch.plain = plain
         task.watch.serve = partial(served, model, problem, hard, item_scale)
     began, rng = time.perf_counter(), np.random.default_rng(task.seed)
     return run(
-        # No variable holds the start: on a GPU it would stay in the host's memory.
+        # No variable keeps the start: with device="cuda" it would occupy host memory throughout.
         ALS(
             problem,
             backend,
@@ -168,15 +174,14 @@ def _iterate(
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
-    """What a fit starts from: one of the names above."""
-    # A fit that goes on from a checkpoint goes on from what that started from, where ``init`` is "auto".
+    """What a fit starts from: RANDOM, SPECTRAL, CLOSED_FORM or WARM."""
     if warm_factors(model, matrix.shape) is not None:
         return WARM
     init = model.init
     if init == AUTO:
         init = RANDOM if matrix.nnz * model.K < SMALL or model.init_scale is not None else SPECTRAL
         if store is not None and store.start in (RANDOM, SPECTRAL, CLOSED_FORM):
-            return store.start
+            return store.start  # a resumed fit keeps the start that it was begun with
     closed = model.reg_exponent == 1 and get_loss(model.loss).lacks_closed_form() is None
     return CLOSED_FORM if init == SPECTRAL and closed else init
 
@@ -197,36 +202,36 @@ def first_users(
 
 
 def stages(model: Any, hard: HardNegatives | None) -> tuple[int, int]:
-    """Iterations before those that draw hard negatives, and after which a fit ends at the latest."""
-    # The first are ``warmup``, or all but the last few where ``n_iter`` is "auto": they cost little, and data
-    # that need many lose more by an early end than by few draws.
+    """Number of iterations without hard negatives, and of all iterations at most."""
+    # n_iter="auto" draws in the last iterations alone: those without draws are cheap, and data that need many
+    # iterations lose more by ending early than by few draws.
     plain = 0 if hard is None else hard.warmup
     if model.n_iter != AUTO or model.early_stopping:
-        return plain, MOST_WATCHED if model.n_iter == AUTO else int(model.n_iter)
-    most = max(plain + DRAWS, MOST)
-    return most - DRAWS, most
+        return plain, MAX_ITER_WATCHED if model.n_iter == AUTO else int(model.n_iter)
+    n_iter = max(plain + DRAWS, MAX_ITER)
+    return n_iter - DRAWS, n_iter
 
 
 def served(
     model: Any, problem: Problem, hard: HardNegatives, item_scale: np.ndarray | None, now: Iteration
 ) -> np.ndarray:
-    """Users after an iteration with hard negatives as a fit that ends there publishes them."""
+    """User factors as a fit with hard negatives would publish them if it ended with this iteration."""
     side, items = sides_of(problem)[0], without_scale(now.item_factors, item_scale)
-    if side.prior is not None:  # its weights, in the basis of what is shown
+    if side.prior is not None:
         side.prior.regress(now.user_factors)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
     return fold_in(problem.users, items, side, problem.coefficients, hard, backend, model.n_jobs)
 
 
 def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
-    """When a fit ends before; None where that is not for the objective to say."""
+    """The test by which n_iter="auto" ends a fit early; None if the objective does not decide that."""
     if model.n_iter != AUTO or model.early_stopping or read_hard_negatives(model.hard_negatives):
         return None
     return partial(has_settled, problem.constant, SHARE)
 
 
 def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
-    """Check every parameter of an `RGALS`, and what a fit is ``asked`` for besides; its dtype."""
+    """Check every parameter of an `RGALS`, and the arguments ``asked`` of `fit`; returns the dtype."""
     check_choice("values", model.values, VALUES)
     if isinstance(model.K, str):
         raise ParameterError("K", model.K, "give an integer >= 1, or let RGALSCV(K='auto') search for it")
@@ -252,7 +257,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     return np.dtype(dtype_name(model.dtype))
 
 
-_Conflicts = Iterator[tuple[str, Any, str]]  # a parameter, whether it is wrong, and why
+_Conflicts = Iterator[tuple[str, Any, str]]  # name of a parameter, whether to refuse it, and why
 
 
 def _refuse(model: Any, conflicts: _Conflicts) -> None:
@@ -262,7 +267,7 @@ def _refuse(model: Any, conflicts: _Conflicts) -> None:
 
 
 def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
-    """What does not go together."""
+    """Combinations of parameters and arguments that do not work together."""
     cuda, svd, dislikes = is_cuda(model.device), model.solver == "svd", get_loss(model.loss).dislikes
     stored = asked.get("checkpoint") is not None
     watched = model.early_stopping or asked.get("callbacks") or asked.get("validation") is not None
@@ -305,7 +310,7 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
 
 
 def _of_stores(model: Any, init: str) -> _Conflicts:
-    """What needs all interactions of a store at once."""
+    """Parameters that need all interactions in memory, for a matrix that stays on disk."""
     why = "it needs all interactions in memory, and X is a store; {}, or fit X.sample(X.shape[0])"
     yield "solver", model.solver == "svd", why.format("set solver='auto'")
     yield "hard_negatives", model.hard_negatives is not None, why.format("leave them None")
@@ -314,10 +319,10 @@ def _of_stores(model: Any, init: str) -> _Conflicts:
 
 
 def choose_mean(model: Any, matrix: CSR, priors: Priors) -> dict[str, Any]:
-    """Whether users are pulled to a mean, where that is for the matrix to say."""
+    """The value of ``user_mean="auto"`` for a matrix."""
     if model.user_mean != AUTO:
         return {}
-    # Who sets reg has an objective in mind: it stays the one that is stated.
+    # A caller who sets reg states an objective, which "auto" does not change.
     able = model.reg == AUTO and priors[0] is None and model.solver != "svd" and not is_cuda(model.device)
     return {"user_mean": able and wants_mean(Degrees.of(matrix))}
 
@@ -334,7 +339,7 @@ def check_memory(
     if model.solver == "svd" or init == CLOSED_FORM:
         closed = closed_form.scratch_bytes(*size, model.K, itemsize, valued)
     drawn = (0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads)
-    if hard is not None and judged:  # users as they are served, in every iteration
+    if hard is not None and judged:  # user factors of `served`, in every iteration
         drawn = drawn[0] + drawn[1] + matrix.n_rows * model.K * itemsize, drawn[1]
     needed = _memory.fit_bytes(
         *size,
@@ -351,13 +356,13 @@ def check_memory(
         hard=drawn,
         blocks=None if split or not stored else 3 * BLOCK,
     )
-    if model.readout_exponent:  # what scores, beside what was solved
+    if model.readout_exponent:  # scaled item factors beside the solved ones
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
 
 
 def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
-    """What took the place of "auto", by name."""
+    """Values that replaced "auto", by name of the parameter."""
     auto = [k for k, v in get_loss(model.loss).get_params().items() if isinstance(v, str) and v == AUTO]
     chosen: dict[str, Any] = {name: getattr(problem.loss, name) for name in auto}
     if model.reg == AUTO:
@@ -370,7 +375,7 @@ def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
 def describe_fit(
     model: Any, loss: Loss, solver: str, init: str, matrix: CSR, held_out: CSR | None, priors: Priors
 ) -> dict[str, Any]:
-    """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+    """Everything that the bits of a fit depend on, for its checkpoint."""
     given = zip(("user_features", "item_features"), priors, strict=True)
     hard = read_hard_negatives(model.hard_negatives)
     begins = stages(model, hard)[0]
@@ -382,7 +387,7 @@ def describe_fit(
         **({"feature_reg": plain(model.feature_reg)} if any(priors) else {}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
-        # When they begin depends on whether n_iter is "auto".
+        # The number of iterations without them depends on whether n_iter is "auto".
         **({} if hard is None else {"hard_negatives": plain(hard.get_params() | {"warmup": begins})}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,

@@ -195,7 +195,7 @@ def test_what_does_not_go_together_is_refused(params, name, X):
 def test_a_number_of_iterations_is_kept(X, large):
     for data in (X, large):
         auto = make().fit(data)
-        assert 2 <= auto.n_iter_ < fit.MOST
+        assert 2 <= auto.n_iter_ < fit.MAX_ITER
         for n_iter in (auto.n_iter_ - 1, auto.n_iter_, auto.n_iter_ + 3):
             assert make(n_iter=n_iter).fit(data).n_iter_ == n_iter
         assert content(make(n_iter=auto.n_iter_).fit(data)) == content(auto)
@@ -215,8 +215,8 @@ def test_auto_ends_where_the_objective_has_settled(loss, X):
 
 def test_with_early_stopping_patience_ends_a_fit(large):
     model = make(early_stopping=True, patience=40).fit(large)
-    assert model.n_iter_ == fit.MOST_WATCHED
-    assert make(early_stopping=True, patience=1).fit(large).n_iter_ < fit.MOST
+    assert model.n_iter_ == fit.MAX_ITER_WATCHED
+    assert make(early_stopping=True, patience=1).fit(large).n_iter_ < fit.MAX_ITER
 
 
 def test_the_fitted_model_says_what_was_taken(large, tmp_path):
