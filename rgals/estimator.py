@@ -263,7 +263,7 @@ class RGALS(
         fixed = copy(self.fit(X, y, **fit_params))
         state: FittedState = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.pairs[0].sum():
-            # The fit held interactions out; a transform sees them all.
+            # The fit held interactions out, which `transform` includes.
             return fixed.transform(X, fit_params.get("user_features"))
         return self._by_user(state.user_factors.copy(), X, state.user_ids)
 
@@ -297,7 +297,7 @@ class RGALS(
         return self._by_user(fixed._fold_in(state, rows, prior), found, ids)
 
     def _by_user(self, factors: np.ndarray, found: Given | None, ids: np.ndarray | None) -> Any:
-        # Of a frame of events scikit-learn's `set_output` would take the index, whose rows are no users.
+        # scikit-learn's `set_output` would give the result the index of the frame, which is one of events.
         whole = sklearn.get_config()["transform_output"]
         shown = getattr(self, "_sklearn_output_config", {}).get("transform", whole)
         if found is None or not found.of_rows or shown != "pandas":

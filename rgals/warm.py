@@ -1,6 +1,6 @@
-"""Compiling ahead, in parallel processes: numba's compiler lock is global to a process.
+"""Compiling kernels ahead of time, in parallel processes: numba compiles one function at a time in each.
 
-They are plain commands, which need neither semaphores nor a main module that can be imported again.
+The processes are plain commands; `multiprocessing` would need semaphores and an importable main module.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ from rgals.runtime.progress import compilations
 from rgals.runtime.threads import n_threads, workers
 from rgals.scoring import topk
 
-#: A function by ``module:name``, and its arguments.
+#: A function as ``module:name``, and its arguments.
 Job = Sequence[str]
-#: Two processes that begin at either end meet in the middle.
+#: Two processes begin at either end, so that each compiles about a half.
 JOBS: tuple[Job, ...] = (
     ("rgals.warm:_fit", "rg2"),
     ("rgals.warm:_fit", "ials"),
     ("rgals.warm:_fit", "rgx"),
     ("rgals.warm:_rank",),
 )
-_REPORT = "compiled: "  # begins a line of a process that is meant for the one that started it
+_REPORT = "compiled: "  # prefix of the output lines of a process that `_process` parses
 
 
 class Warmup(NamedTuple):
@@ -107,8 +107,8 @@ def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] =
 
 
 def _process(jobs: Sequence[Job], locks: str) -> Iterator[dict[str, float]]:
-    """Run jobs in a process; yields every function that it compiled, and an empty dict after a job."""
-    # Two threads, so that what only several of them need is compiled on one processor, too.
+    """Run jobs in a process; yields seconds by function as it compiles, and an empty dict after each job."""
+    # Two threads even on one processor: some kernels run, and are compiled, only with several.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_NUM_THREADS": "2"}
     command = [sys.executable, "-c", "from rgals import warm; warm._work()", locks, json.dumps(jobs)]
     with Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, text=True) as process:
@@ -137,16 +137,16 @@ def _work() -> None:
 
 
 def compile_once(folder: Path, patience: float | None = None) -> None:
-    """From now on, compile a function only while no other process does: its lock is a file of this folder.
+    """From now on, compile a function only while no other process does, by a lock file in this folder.
 
-    The other one waits, but for at most ``patience`` seconds, and finds the function in the cache.
+    The other one waits, for at most ``patience`` seconds, and then finds the function in the cache.
     """
     folder.mkdir(exist_ok=True)
     compile_here, load_here = Dispatcher.compile, library.load
 
     def alone(name: str, run: Callable[..., Any], *args: Any) -> Any:
         path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        # The order in which numba takes its lock and this one is always the same.
+        # Always numba's lock before ours, or two threads could wait for each other.
         with global_compiler_lock, locked(path, patience):
             return run(*args)
 
@@ -161,18 +161,18 @@ def compile_once(folder: Path, patience: float | None = None) -> None:
 
 
 def small() -> tuple[sp.csr_array, sp.csr_array]:
-    """Two halves of a matrix that is large enough to compile everything."""
+    """Two halves of a matrix, large enough that every kernel is used."""
     data = make_implicit(80, 60, mean_interactions=8, random_state=0)
     return split_interactions(data.matrix, (0.5, 0.5), random_state=0)
 
 
 def _fit(loss: str) -> None:
-    """Fits to matrices of either kind; the model as it is and as it is loaded, and all that these answer."""
+    """Compile for fits with and without values, and for the methods of fitted and loaded models."""
     train, test = small()
-    rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
-    # From the start that matrices of some size have.
+    rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # values, and 32-bit indices instead of 64-bit
+    # The spectral start is the default of larger matrices.
     RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(rated)
-    # Where users hold together, "auto" weighs items by their degrees.
+    # An item_exponent, which "auto" sets on some matrices.
     RGALS(loss=get_loss(loss).set_params(item_exponent=-0.1), n_iter=1, random_state=0).fit(train)
     model = RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(train)
     with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +188,7 @@ def _fit(loss: str) -> None:
 
 
 def _rank() -> None:
-    """What needs no fit, which another process compiles meanwhile."""
+    """Compile for rankings and metrics, which need no fit: another process compiles fits meanwhile."""
     train, test = small()
     users, items = (np.ones((n, 8), np.float32) for n in train.shape)
     for candidates in (None, [1, 2], test):

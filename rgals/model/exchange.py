@@ -34,7 +34,7 @@ class Interop(FactorRanker):
         """
         als = optional("implicit.cpu.als", "to_implicit needs implicit: pip install implicit")
         state: FittedState = self._state()
-        # Its positives weigh alpha v.
+        # A positive weighs 1 + alpha v in `WRMF` and alpha v in implicit: equal for v = 1.
         alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
         users, items = (f.astype(np.float32) for f in (state.user_factors, state.item_factors))
         model = als.AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
@@ -72,12 +72,13 @@ class Interop(FactorRanker):
         if hasattr(model, "to_cpu") and not isinstance(getattr(model, "user_factors", None), np.ndarray):
             model = model.to_cpu()
         factors = [getattr(model, f"{side}_factors", None) for side in ("user", "item")]
-        own = hasattr(model, "regularization") and hasattr(model, "alpha")  # which other models of it lack
+        # Other models of implicit lack these.
+        own = hasattr(model, "regularization") and hasattr(model, "alpha")
         if not own or not all(isinstance(f, np.ndarray) for f in factors):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
-        if data.of_rows:  # sorted by its ids; those of the factors are numbered as the caller did
+        if data.of_rows:  # its rows would be sorted by ids, and factors are in the caller's order
             raise InputError("X is a frame, in its own order; give the matrix of the fit, user_ids, item_ids")
         shape: dict[str, Any] = {"n_rows": len(users), "n_cols": len(items)}
         seen = as_csr(data.matrix, dtype=users.dtype, dislikes=getattr(loss, "dislikes", False), **shape)
@@ -93,7 +94,7 @@ class Interop(FactorRanker):
 
 
 def _own_loss(seen: CSR, alpha: float) -> tuple[CSR, Loss]:
-    """Implicit's loss as `WRMF`, and the values that go with it."""
+    """Implicit's loss as a `WRMF`, and the interactions with the values for which it is the same."""
     lowest = alpha * (1.0 if seen.is_binary else float(seen.values.min(initial=np.inf)))
     if seen.is_binary and lowest >= 1.0:
         return seen, WRMF(alpha=alpha - 1.0)

@@ -14,7 +14,7 @@ from rgals.runtime.lazy import optional
 from rgals.scoring import as_factors
 from rgals.scoring._tables import arrow_labels, lone_surrogate, pyarrow
 
-_PART = 1 << 14  # rows written together
+_PART = 1 << 14  # rows of a row group of parquet
 
 
 def augment_items(items: np.ndarray) -> np.ndarray:
@@ -145,7 +145,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     """
     check_choice("format", format, ("npy", "parquet"))
     target = Path(folder)
-    model = copy.copy(model)  # keeps one fit, even while another thread refits
+    model = copy.copy(model)  # one fit, even if another thread refits meanwhile
     if format == "parquet":
         pyarrow()
     ids = {side: _written(side, getattr(model, f"{side}_ids_"), format) for side in ("user", "item")}
@@ -165,10 +165,10 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
 
 
 def _written(what: str, ids: Any, format: str) -> Any:
-    """Ids as they are written, a mixture as text; those that would read as other ids are refused."""
+    """Ids as they are written, a mixture of types as text; refuses those that would read as other ids."""
     if ids is None or ids.dtype != object:
         return ids
-    # Text of one width, which npy needs, has no NUL at its end.
+    # npy needs text of fixed width, which loses NULs at its end.
     texts = np.array([str(label) for label in ids.tolist()], object if format == "parquet" else str)
     known = set(ids.tolist())
     for label, text in zip(ids.tolist(), texts.tolist(), strict=True):

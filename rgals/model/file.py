@@ -1,4 +1,4 @@
-"""The files of fitted models: state, parameters and record of the fit, which all have; what RGALS adds."""
+"""The files of fitted models: what all estimators store, and what RGALS adds."""
 
 import inspect
 import json
@@ -34,7 +34,7 @@ _ARRAYS = {
     "seen_times": ArraySpec(("f8",), ("nnz",), required=False),
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
-for _side in ("user", "item", "column"):  # of a frame: the names of its columns
+for _side in ("user", "item", "column"):  # "column": the column names of a frame
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
     _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
     _ARRAYS[f"{_side}_ids_offsets"] = ArraySpec(("i8",), (f"n_{_side}s+1",), required=False)
@@ -43,39 +43,40 @@ for _side in ("user", "item", "column"):  # of a frame: the names of its columns
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """The file of one estimator: what all have. Those that store more add it to its parts."""
+    """The file format of an estimator; those that store more than others override `more` and `make`."""
 
     estimator: str  # name of its class
     spec: FileSpec  # made by `model_spec`
-    own: type[Loss] | None = None  # class of the loss, where it is none of rgals': a file makes none known
-    # fitted attributes that are stored, and what they are
+    # The class of a loss from outside rgals, for `load`, which imports nothing that a file names.
+    own: type[Loss] | None = None
+    # Fitted attributes that are stored, and their types.
     fitted: ClassVar[dict[str, type]] = {"n_iter_": int, "history_": list, "n_features_in_": int}
 
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Parameters as JSON can hold them."""
+        """Parameters as JSON values."""
         return params
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        """And back; raises KeyError, TypeError or ValueError where it cannot."""
+        """Parameters from JSON values; KeyError, TypeError and ValueError mean a damaged file."""
         return params
 
     def more(self, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arrays and metadata that this estimator stores besides."""
+        """Further arrays and metadata that this estimator stores."""
         return {}, {}
 
     def make(self, fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
-        """The state of a file, of its ``fields`` that all models have."""
+        """The state from the ``fields`` that all models have, and what else the file holds."""
         return Snapshot(**fields)
 
     def save(self, state: Snapshot, path: str | os.PathLike) -> None:
-        """Write a fitted model; an `InputTypeError` says which parameter JSON cannot hold."""
+        """Write a fitted model; an `InputTypeError` names a parameter that JSON cannot hold."""
         arrays, meta = self.more(state)
         seen, record = state.seen, state.record
         assert seen is not None
         stored = {
             **{f: getattr(state, f) for f in ("user_factors", "item_factors") if f in self.spec.arrays},
             "seen_indptr": seen.indptr,
-            "seen_indices": np.asarray(seen.indices),  # of a store: mapped
+            "seen_indices": np.asarray(seen.indices),  # those of a store are memory-mapped
             "seen_values": np.asarray(seen.values),
             **arrays,
         }
@@ -86,7 +87,7 @@ class ModelFormat:
         weighting = asdict(state.weighting)
         if (idf := weighting.pop("idf")) is not None:
             stored["weighting_idf"] = idf
-        if state.weighting.half_life is None:  # files are those of releases without half-lives
+        if state.weighting.half_life is None:  # the file is one that releases without half-lives read
             weighting = {k: v for k, v in weighting.items() if k not in ("half_life", "newest", "left")}
         else:
             stored["seen_times"] = seen.times
@@ -140,7 +141,7 @@ class ModelFormat:
         unknown = sorted(set(params) - set(known))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
-        # Before there was a choice: values were weights as they were, starts random, users pulled to zero.
+        # What fits did before these were parameters.
         was = {"values": "raw", "init": "random", "user_mean": False}
         older = {name: value for name, value in was.items() if name in known}
         return self.unpack({**older, **params})
@@ -159,7 +160,7 @@ class ModelFormat:
 
 
 def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
-    """A loss or an optimiser as JSON holds it: its name in ``kinds`` and its parameters; a name as it is."""
+    """A loss or an optimiser as a JSON value: its name in ``kinds`` and its parameters; a name unchanged."""
     if isinstance(value, str):
         return value
     for name, kind in kinds.items():
@@ -171,12 +172,12 @@ def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
 
 
 def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:
-    """And back."""
+    """The loss or optimiser that `pack_object` packed."""
     return packed if isinstance(packed, str) else kinds[packed["name"]](**packed["params"])
 
 
 def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None = None) -> FileSpec:
-    """The specification of a file: the arrays of every model and those of this one."""
+    """A file format: the arrays of every model, and those of this one."""
     return FileSpec(name, version, {**_ARRAYS, **(arrays or {})})
 
 
@@ -195,7 +196,7 @@ def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
 
 
 def _weighting(stored: Any, arrays: Mapping[str, np.ndarray]) -> Weighting:
-    """What the fit made of values; nothing where the file is older than the choice."""
+    """The weighting of a file, checked; older files have none, and values were the weights."""
     made = Weighting(**stored, idf=arrays.get("weighting_idf"))
     ages = () if made.half_life is None else (made.half_life, made.left)
     numbers = made.scale, made.mean_length, *ages
@@ -226,13 +227,13 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count", "user_pairs", "item_pairs")
 _SIDES = ("user", "item")
 
-#: What a file has of a side's features: types and shapes.
+#: Arrays of a side's features: types and shapes.
 _PRIOR = {
     "indptr": ("i8", ("n_{}s+1",)),
     "indices": ("i8", ("n_{}_entries",)),
     "data": ("f8", ("n_{}_entries",)),
     "weights": ("f8", ("n_{}_features", "K")),
-    "encoding": ("u1", ("n_{}_encoding",)),  # of a frame, as JSON
+    "encoding": ("u1", ("n_{}_encoding",)),  # how a frame became columns, as JSON
 }
 _MORE = {
     f"degrees_{name}": ArraySpec(("f8" if "sum" in name else "i8",), (f"n_{name[:4]}s",), "pairs" not in name)
@@ -247,7 +248,7 @@ SPEC = model_spec("rgals-model", 1, {"item_scale": ArraySpec(REAL, ("n_items",),
 
 
 def _prior(side: str, arrays: dict[str, np.ndarray], meta: Any) -> tuple[Prior | None, Any]:
-    """The features of a side and their weights, checked, and how a frame was encoded."""
+    """The features of a side with their weights, checked, and the encoding of a frame."""
     found = [arrays.get(f"{side}_feature_{name}") for name in _PRIOR]
     if meta is None or any(array is None for array in found):
         return None, None
@@ -262,7 +263,7 @@ def _prior(side: str, arrays: dict[str, np.ndarray], meta: Any) -> tuple[Prior |
 
 
 def _unpack_hard(packed: Any) -> Any:
-    """``hard_negatives`` as it was given; files of older releases have none."""
+    """The parameter ``hard_negatives``, checked; older files have none."""
     given = HardNegatives(**packed) if isinstance(packed, dict) else packed
     read_hard_negatives(given)
     return given
@@ -273,7 +274,7 @@ class _ALSFormat(ModelFormat):
     fitted: ClassVar = {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int}
 
     def _kinds(self, own: type[Loss] | None) -> dict[str, type[Loss]]:
-        """What a file calls a loss: rgals' own by their names, ``own`` by where it is imported from."""
+        """Loss classes by their names in a file; ``own``, from outside rgals, by module and name."""
         kinds = {kind.name: kind for kind in LOSSES.values()}
         return kinds if own is None else {**kinds, f"{own.__module__}.{own.__qualname__}": own}
 
@@ -290,7 +291,7 @@ class _ALSFormat(ModelFormat):
         return unpack_object(packed, kinds)
 
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
-        packed = dict(params)  # a subclass with an __init__ of its own has neither loss nor hard negatives
+        packed = dict(params)  # a subclass with an __init__ of its own may lack loss and hard_negatives
         if "loss" in params:
             packed["loss"] = self._pack(params["loss"])
         if isinstance(hard := params.get("hard_negatives"), HardNegatives):

@@ -1,4 +1,4 @@
-"""What every fitted factor model tells of its fit."""
+"""Attributes and files of a fitted factor model, and `info`."""
 
 import inspect
 import os
@@ -38,7 +38,7 @@ class Info(dict):
 
 
 def told(path: str, doc: str) -> Any:
-    """An attribute of a fit: what lies at a path of its state."""
+    """A fitted attribute, read at a dotted path of the state."""
     find, outlined = attrgetter(path), not path.startswith(("user", "item"))
     return property(lambda model: find(model._outline() if outlined else model._state()), doc=doc)
 
@@ -64,7 +64,7 @@ class Fitted:
         return snapshot
 
     def _outline(self) -> Any:
-        """The state, without what is large where that lies elsewhere."""
+        """The state; of a fit on a cluster without factors, interactions and ids, which stay there."""
         return self._state()
 
     def _check_names(self, found: Any, name: str) -> None:
@@ -77,7 +77,7 @@ class Fitted:
             raise kind(f"{name}: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        # One step: neither copies nor pickles see half of what another thread publishes.
+        # A copy in one step: another thread may publish a fit while a pickle walks through the dict.
         return self.__dict__.copy()
 
     def __dir__(self) -> list[str]:
@@ -137,7 +137,6 @@ class Fitted:
             found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"
         if isinstance(state, FittedState) and seen is not None:
             found["solver"] = record.solver
-            # How the rows of both sides are solved exactly.
             given = state.weighting.rows(seen)
             for side, (name, rows) in enumerate({"users": given, "items": given.transpose()}.items()):
                 found[name] = str(Plan(rows, state.half(rows, side=side)[1], users.dtype, users.shape[1]))
@@ -218,7 +217,7 @@ class Fitted:
 
 
 def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:
-    """The parameters that were set, and what was taken in place of "auto"."""
+    """Parameters that are not the default, with the values that replaced "auto"."""
     record = state.record
     taken = record.history[0] if record.history else {}
     own: dict[str, Any] = {"values": state.weighting.kind}
@@ -229,14 +228,14 @@ def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:
     params = {}
     for name, value in record.params.items():
         now = own.get(name, taken.get(name, value) if value == AUTO else value)
-        plain = getattr(kind, name, default.get(name))  # `RGALSCV` has those it does not take as attributes
+        plain = getattr(kind, name, default.get(name))  # `RGALSCV` inherits defaults of others as attributes
         if name not in elsewhere and (name in own or repr(now) != repr(plain)):
             params[name] = now
     return params
 
 
 def _bytes(value: Any) -> int:
-    """Memory of the arrays that something holds; of labels that are objects, their table alone."""
+    """Bytes of all arrays in a dataclass; of arrays of objects, those of the references alone."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     return sum(_bytes(getattr(value, part.name)) for part in fields(value)) if is_dataclass(value) else 0

@@ -1,4 +1,4 @@
-"""Factors of users and items that the fit did not know, and why a user gets an item."""
+"""Factors of users and items that the fit did not have (fold-in), and explanations of scores."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,19 +58,19 @@ class Explanation:
     features: float = 0.0
 
 
-# Some users, or some items, as half-steps solve them; several steps share what depends on no factors: their
-# histories, with weights for values, and the backend, which keeps the plan.
+# All that half-steps of some users, or items, share, as it does not depend on factors: their histories with
+# weights for values, coefficients, systems, and the backend, which keeps the plan.
 Half = tuple[CSR, Coefficients, Side, Backend]
 
 
 class FoldIn(FactorRanker):
-    """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
+    """Fold-in and explanations of a model fitted by half-steps; a mixin of `rgals.RGALS`."""
 
     def _fold_in(self, snapshot: Any, rows: CSR, prior: Any = None) -> np.ndarray:
         return self._user_step(snapshot, self._half(snapshot, snapshot.weighting.rows(rows), prior))
 
     def _half(self, state: FittedState, rows: CSR, prior: Prior | None = None, side: int = 0) -> Half:
-        """Any users (side 0) or items, from their histories with weights for values, and their features."""
+        """The `Half` of any users (side 0) or items: weighted histories, and the prior of their features."""
         return rows, *state.half(rows, prior, side), exact_backend(self)
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
@@ -126,11 +126,12 @@ class FoldIn(FactorRanker):
         return with_scale(solved, state.scale_of(columns))
 
     def _item_step(self, state: FittedState, items: Half, solved: np.ndarray) -> np.ndarray:
-        """The item half-step; ``solved`` are those of the items that the state has factors of."""
+        """The item half-step; ``solved`` are the columns of those items that the state has already."""
         columns, coefficients, side, backend = items
         if side.coupled and side.interaction:
-            # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
-            # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
+            # All items share the term - i v^T G v with v = sum_y h_y q_y. With v_stay the sum over the items
+            # that are not solved, it adds - 2 i h_y q_y . G v_stay to each solved one: a linear weight
+            # i g_x (p_x . v_stay) of every user x.
             h = state.own_coefficients.h[: len(state.item_factors)].copy()
             h[solved] = 0.0
             pull = state.user_factors @ (h @ state.solved_items)

@@ -1,4 +1,4 @@
-"""What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
+"""Answers of every fitted factor model: recommendations, neighbours, scores of pairs."""
 
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,7 +19,7 @@ from rgals.runtime.lazy import optional
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
-#: The word by which ``exclude`` asks for users' interactions, and these.
+#: The word by which ``exclude`` asks for the users' own interactions ("train" or "given"), and these.
 _Seen = tuple[str, CSR | None]
 
 
@@ -52,7 +52,7 @@ class Recommendations(NamedTuple("_Lists", [("ids", np.ndarray), ("scores", np.n
 
     @classmethod
     def of(cls, ids: np.ndarray, scores: np.ndarray, asked: np.ndarray, columns: tuple[str, str]) -> Self:
-        """Lists of those who asked."""
+        """Lists with the users or items that they are for."""
         made = cls(ids, scores)
         made.asked, made.columns = asked, columns
         return made
@@ -71,7 +71,7 @@ class Recommendations(NamedTuple("_Lists", [("ids", np.ndarray), ("scores", np.n
 
 
 def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot, asked: str, found: str) -> CSR:
-    """A filter matrix with a row for each user (or item) of the call."""
+    """A filter matrix, checked: a row for each user (or item) of the call."""
     n_all, n_cols = (len(getattr(snapshot, f"{side}_factors")) for side in (asked, found))
     shape = getattr(matrix, "shape", None)
     if shape == (n_all, n_cols) and n_rows != n_all:
@@ -83,7 +83,7 @@ def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot, asked: str
 def _open(
     snapshot: Snapshot, candidates: Any, blocked: Any, n_rows: int, asked: str = "user", found: str = "item"
 ) -> dict[str, Any]:
-    """What `topk` takes for the items (or users) that a call allows and leaves out."""
+    """The arguments of `topk` for the items (or users) that a call allows, and those it leaves out."""
     if is_matrix(candidates):
         candidates = _aligned("candidates", candidates, n_rows, snapshot, asked, found)
     elif candidates is not None:
@@ -94,7 +94,7 @@ def _open(
 
 
 def _taken(filters: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
-    """The filters of some users of a call."""
+    """The filters for some rows of a call."""
     return {name: at.take_rows(rows) if isinstance(at, CSR) else at for name, at in filters.items()}
 
 
@@ -109,15 +109,15 @@ class FactorRanker(Fitted):
     """
 
     n_jobs: int | None
-    _needs_history: ClassVar[bool] = True  # of a user, to say anything
-    _pairs_at_once: ClassVar[int] = 1 << 16  # of `predict`
+    _needs_history: ClassVar[bool] = True  # False: users without interactions get lists, too
+    _pairs_at_once: ClassVar[int] = 1 << 16  # pairs whose factors `predict` gathers at a time
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
-        """Factors of new users against the items of ``snapshot``, by their prior if they have features."""
+        """Factors of new users from their histories, and from the prior of their features."""
         raise InputError(f"{type(self).__name__} cannot compute factors of new users: it has no transform")
 
     def _laid_out(self, state: Any, found: Given, name: str, over: str = "items", dtype: Any = None) -> CSR:
-        """Interactions, checked, in the columns of a fit, in its rows (over "users"), or in "both"."""
+        """Interactions, checked, with the columns of a fit (over "items"), its rows ("users"), or "both"."""
         users, items = over != "items", over != "users"
         if items and found.frame is not None:
             self._check_names(found, name)
@@ -140,10 +140,10 @@ class FactorRanker(Fitted):
         return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
 
     def _excluded(self, snapshot: Snapshot, exclude: Any, seen: _Seen, n_rows: int) -> CSR | None:
-        """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
+        """The pairs that ``exclude`` stands for: a word, a matrix, None, or a sequence of these."""
         found = []
         for part in exclude if isinstance(exclude, tuple | list) else [exclude]:
-            short = np.isscalar(part) or getattr(part, "ndim", 2) == 1  # as one of items
+            short = np.isscalar(part) or getattr(part, "ndim", 2) == 1  # such as an array of items
             if short and not (isinstance(part, str) and part == seen[0]):
                 why = f"give {seen[0]!r}, None or a matrix of pairs; items that nobody gets are exclude_items"
                 raise ParameterError("exclude", part, why)
@@ -159,14 +159,14 @@ class FactorRanker(Fitted):
     def _rank(
         self, snapshot: Snapshot, queries: Any, seen: _Seen, n: int, cold: str, exclude: Any, filters: dict
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of users; the cold among them get popular items, or nothing and a warning."""
+        """Lists of users; those without interactions get popular items, or nothing and a warning."""
         filters["exclude"] = self._excluded(snapshot, exclude, seen, len(queries))
         check_choice("cold", cold, COLD)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         if seen[1] is None or not self._needs_history:
             return ids, scores
         alone = seen[1].row_counts == 0
-        if snapshot.priors[0] is not None:  # who has features has factors without any interaction
+        if snapshot.priors[0] is not None:  # users with features have factors without any interaction
             alone = alone & ~queries.any(axis=1)
         rows = np.flatnonzero(alone)
         if len(rows) and cold == "popular" and snapshot.seen is not None:
@@ -178,9 +178,10 @@ class FactorRanker(Fitted):
         return ids, scores
 
     def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:
-        """The most popular items that the filters of some users allow; one list where these are the same."""
+        """The most popular items that the filters of some users allow; one list if all have the same."""
         n_lists = len(rows) if any(isinstance(at, CSR) for at in filters.values()) else 1
-        found = snapshot.popularity if self._needs_history else snapshot.item_factors  # by age
+        # The item factors of `Popularity` are its popularity, which a half-life may weigh by age.
+        found = snapshot.popularity if self._needs_history else snapshot.item_factors
         return self._topk(np.ones((n_lists, 1), found.dtype), found, n, **_taken(filters, rows))
 
     def recommend(

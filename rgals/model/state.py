@@ -27,7 +27,7 @@ from rgals.solvers.readout import readout_scale, without_scale
 def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """External ids as arrays, one distinct label for each row and column, apart from the caller's arrays."""
+    """External ids as read-only copies, checked: one distinct label for each row and column."""
     out: list[np.ndarray | None] = []
     for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
         if labels is None:
@@ -36,9 +36,10 @@ def check_labels(
         if np.shape(labels) != (n,):
             raise InputError(f"{name} has shape {np.shape(labels)}; one label for each of {n} is needed")
         try:
-            # As labels first: numpy would make text of a mixed list.
+            # `IdMap` keeps integers and text apart, of which numpy would make text.
             kept = IdMap(labels, name.removesuffix("_ids")).labels
-            kept = kept if getattr(kept, "ordered", False) else narrowest(kept)  # those of a store stay there
+            # Labels of a store are ordered already, and stay on its disk.
+            kept = kept if getattr(kept, "ordered", False) else narrowest(kept)
         except (InputError, InputTypeError) as error:
             raise type(error)(f"{name}: {error}") from None
         kept.flags.writeable = False
@@ -47,19 +48,19 @@ def check_labels(
 
 
 def _inverse_norms(factors: np.ndarray) -> np.ndarray:
-    """One over the length of each row; NaN, which removes it from every list, where that overflows."""
+    """One over the Euclidean norm of each row; NaN where that overflows, which removes the row from lists."""
     norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
     long = norms > np.finfo(factors.dtype).tiny
     return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=long).astype(factors.dtype)
 
 
 def _id_map(labels: np.ndarray | None, factors: np.ndarray, what: str) -> IdMap:
-    """Numbers of rows by their labels; they name themselves where there are no labels."""
+    """The labels of rows with their numbers; without labels, numbers are their own labels."""
     return IdMap(np.arange(len(factors)) if labels is None else labels, what)
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
-    """The parameters of an estimator; losses are copied, so that changing them later changes no record."""
+    """The parameters of an estimator; losses are copied, as the caller may change them later."""
     return {
         name: clone(value, safe=False) if hasattr(value, "get_params") else value
         for name, value in model.get_params(deep=False).items()
@@ -68,14 +69,14 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FitRecord:
-    """How a fit went: what its results do not depend on once they are there."""
+    """How a fit went; the answers of the model do not depend on it."""
 
-    params: dict[str, Any] = field(default_factory=dict)  # the estimator's, as they were for this fit
+    params: dict[str, Any] = field(default_factory=dict)  # the estimator's, at the time of this fit
     history: list[dict[str, Any]] = field(default_factory=list)
     n_iter: int = 0
-    solver: str = ""  # what ran
-    feature_names: np.ndarray | None = None  # names of the columns where the matrix was a frame
-    merged: int = 0  # interactions that updates have added, changed or taken away since
+    solver: str = ""  # the one that ran
+    feature_names: np.ndarray | None = None  # column names if the matrix was a frame
+    merged: int = 0  # interactions that updates have added, changed or removed since the fit
 
 
 @dataclass(frozen=True)
@@ -84,39 +85,39 @@ class Snapshot:
 
     user_factors: np.ndarray
     item_factors: np.ndarray
-    # the training interactions as given, for filters; users without any get no recommendations
+    # The training interactions with the values that were given, for filters and updates.
     seen: CSR | None = None
-    # external labels, by which methods take and give users and items
+    # External labels, by which methods take and return users and items.
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     record: FitRecord = field(default_factory=FitRecord, compare=False)
-    # what the fit made of their values, and makes of those of other rows
+    # How values become weights, of training interactions and of new ones.
     weighting: Weighting = field(default_factory=Weighting, compare=False)
-    # what the read-out multiplied the items' factors by after the fit; None: nothing
+    # Factor of the read-out for every item, shape (n_items,); None without a read-out.
     item_scale: np.ndarray | None = field(default=None, compare=False)
     priors: Priors = field(default=(None, None), compare=False)  # features of users and items
-    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
+    # How frames of features became columns, for users and items.
+    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)
 
-    # The items' factors as half-steps made and take them; ``item_factors`` are what scores.
+    # Item factors without the read-out, as half-steps give and take them; ``item_factors`` score.
     solved_items = cached_property(lambda state: without_scale(state.item_factors, state.item_scale))
-    # Of either side, computed once.
     user_inverse_norms = cached_property(lambda state: _inverse_norms(state.user_factors))
     item_inverse_norms = cached_property(lambda state: _inverse_norms(state.item_factors))
     users = cached_property(lambda state: _id_map(state.user_ids, state.user_factors, "user"))
     items = cached_property(lambda state: _id_map(state.item_ids, state.item_factors, "item"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # One step: what another thread asks for first is kept here, while a pickle or a copy goes through it.
+        # A copy in one step: another thread may cache a property while a pickle walks through the dict.
         return self.__dict__.copy()
 
     @property
     def labelled_items(self) -> IdMap | None:
-        """`items`; None where they have no labels."""
+        """`items`, or None if they have no labels."""
         return None if self.item_ids is None else self.items
 
     def rows_of(self, what: str, ids: Any, name: str) -> np.ndarray:
-        """Rows of users or columns of items: found by ids where there are some, else these are numbers."""
-        if isinstance(ids, Positions) or getattr(self, f"{what}_ids") is None:  # labels need not be indexed
+        """Rows of users or columns of items, from their ids; from numbers if the model has no ids."""
+        if isinstance(ids, Positions) or getattr(self, f"{what}_ids") is None:
             numbers = ids.numbers if isinstance(ids, Positions) else ids
             return check_ids(name, numbers, len(getattr(self, f"{what}_factors")), what)
         known: IdMap = getattr(self, f"{what}s")
@@ -129,7 +130,7 @@ class Snapshot:
             raise type(error)(text) from None
 
     def named(self, what: str, numbers: np.ndarray, asked: Any = None) -> np.ndarray:
-        """Users or items by their ids, None in place of -1; as they are where `Positions` were asked for."""
+        """Ids of users or items by their numbers, None for -1; the numbers if ``asked`` are `Positions`."""
         labels = getattr(self, f"{what}_ids")
         if labels is None or isinstance(asked, Positions):
             return numbers
@@ -140,7 +141,7 @@ class Snapshot:
     def described(
         self, rows: CSR | None, features: Any, ids: Any = None, side: int = 0
     ) -> tuple[CSR, Prior | None, Any]:
-        """Histories, and behind them who has features alone; the prior of all; their labels."""
+        """Histories, followed by empty rows of those with features alone; the prior and labels of all."""
         name = ("user_features", "item_features")[side]
         if features is None:
             if rows is None:
@@ -153,14 +154,14 @@ class Snapshot:
     def prior_of(
         self, features: Any, n: int | None, ids: Any, side: int
     ) -> tuple[Prior, np.ndarray | None, np.ndarray]:
-        """The prior of features that are given as those of the fit were; labels; which rows were given."""
+        """The prior of new features, in the form of the fit's; labels; a mask of the rows that were given."""
         name, encoding = ("user_features", "item_features")[side], self.encodings[side]
         known = self.priors[side]
         if known is None or known.mean:
             raise ParameterError(name, "given", "the fit had none")
         found, ids, used, told = read_features(features, n, ids, name, encoding)
         kinds = ["a matrix" if one is None else "a frame" for one in (used, encoding)]
-        if kinds[0] != kinds[1]:  # numbers of a frame are standardised, those of a matrix are not
+        if kinds[0] != kinds[1]:  # numbers of a frame are standardised, those of a matrix not
             raise InputTypeError(f"{name} is {kinds[0]}, and the fit had {kinds[1]}; give {kinds[1]} again")
         width = known.features.shape[1]
         if found.shape[1] != width:
@@ -168,11 +169,11 @@ class Snapshot:
         return Prior(found, known.reg, None, known.weights), ids, told
 
     def of_users(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[str, CSR | None]]:
-        """Factors of some users, and the interactions for which a filter has a word."""
+        """Factors of some users; the name by which ``exclude`` asks for their interactions, and these."""
         return self.user_factors[rows], ("train", None if self.seen is None else self.seen.take_rows(rows))
 
     def interactions(self, why: str = "which an update changes") -> CSR:
-        """The training interactions; where there are none, an error says ``why`` they are needed."""
+        """The training interactions; without any, an `InputError` says ``why`` they are needed."""
         if self.seen is None:
             raise InputError(f"this model carries no training interactions, {why}")
         return self.seen
@@ -198,7 +199,7 @@ class Snapshot:
 
     @cached_property
     def popularity(self) -> np.ndarray:
-        """Training interactions of each item, or what ages leave of their weights: factors, shape (N, 1)."""
+        """Training interactions of each item, with a half-life their weights, as factors of shape (N, 1)."""
         likes = self.interactions("by which items are popular").likes
         counts = likes.col_counts if self.weighting.half_life is None else self.weighting.rows(likes).col_sums
         return counts.astype(self.item_factors.dtype)[:, None]
@@ -206,22 +207,22 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class FittedState(Snapshot):
-    """Everything that a fit by half-steps found."""
+    """The state of a model fitted by half-steps."""
 
-    loss: Loss = None  # type: ignore[assignment]  # a copy of what was fitted
+    loss: Loss = None  # type: ignore[assignment]  # a copy, with numbers for "auto"
     reg: float = 0.0
     reg_exponent: float = 1.0
-    readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
-    degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
+    readout_exponent: float = field(default=0.0, compare=False)
+    degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
 
     def histories(self, users: np.ndarray, *why: str) -> tuple[CSR, Prior | None]:
-        """Histories of some users, with weights for values, and their features."""
+        """Training histories of some users, with weights for values, and the prior of their features."""
         rows, prior = self.interactions(*why).take_rows(users), self.priors[0]
         return self.weighting.rows(rows), prior and prior.of_rows(users, rows.row_counts)
 
     def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
-        """What a half-step takes for any users (side 0) or items: by weighted histories and features."""
+        """Coefficients and systems of a half-step, for weighted histories of any users (side 0) or items."""
         degrees = self.degrees.with_items(rows) if side else self.degrees.with_users(rows)
         if prior is None and not side and self.priors[0] is not None:
             prior = self.priors[0].of_rows(None, rows.row_counts)
@@ -236,7 +237,7 @@ class FittedState(Snapshot):
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
-        """What the read-out multiplies other items by, in the scale of those of the fit."""
+        """The read-out's factors for other items, in the scale of the fit's; None without a read-out."""
         if self.item_scale is None:
             return None
         margins, like = self.degrees.with_items(columns), (self.degrees, self.item_scale)
@@ -244,6 +245,6 @@ class FittedState(Snapshot):
 
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
+        """The part that all users' systems share: ``Q^T diag(h) Q - i u u^T``, ``u = Q^T h``, in float64."""
         h = self.own_coefficients.h
         return shared(self.solved_items, h, h, self.own_coefficients.interaction)[:2]

@@ -23,11 +23,11 @@ from rgals.training.run import Callback, Watch
 
 @dataclass(frozen=True)
 class Task:
-    """What a training method is given, all of it checked."""
+    """The checked input of a training method."""
 
-    matrix: CSR  # with weights for values
-    train: CSR  # the matrix, or what is left of it where a part is held out
-    held_out: CSR | None
+    matrix: CSR  # all interactions, with weights for values
+    train: CSR  # the interactions to fit: all of them, or those that early stopping does not hold out
+    held_out: CSR | None  # the interactions to validate on
     dtype: np.dtype
     seed: int
     store: Store | None
@@ -36,29 +36,29 @@ class Task:
 
 
 class Trained(FactorRanker):
-    """A factor model that is fitted iteration by iteration; a mixin for estimators, which say how."""
+    """A factor model that is fitted iteration by iteration; a mixin of estimators, which define `_train`."""
 
     loss: Any
     early_stopping: bool
     values: str
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
-    _get_loss: ClassVar[Any]  # the loss that has a name
+    _get_loss: ClassVar[Any]  # makes a loss of its name
 
     @abstractmethod
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
-        """Check every parameter, and what else `fit` is ``asked`` for; the dtype of the factors."""
+        """Check every parameter, and the arguments ``asked`` of `fit`; returns the dtype of the factors."""
 
     def _choose(self, matrix: CSR, priors: Priors) -> dict[str, Any]:
-        """Parameters that were "auto" and follow from what is given alone, by name."""
+        """Values that replace "auto" before training, as they follow from the data alone, by parameter."""
         return {}
 
     @abstractmethod
     def _taken(self) -> dict[str, Any]:
-        """What took the place of "auto" in the last fit, by name."""
+        """Values that replaced "auto" in the last fit, by parameter."""
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, what took the place of "auto"."""
+        """The parameters that were set and, once fitted, the values that replaced "auto"."""
         text = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
         found = self._taken() if getattr(self, "history_", None) else {}
         shown = [f"{k}={x!r}" if isinstance(x, str | bool) else f"{k}={x:.4g}" for k, x in found.items()]
@@ -83,12 +83,12 @@ class Trained(FactorRanker):
     @abstractmethod
     def _check_memory(self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, judged: bool) -> None:
         """Raise `InsufficientMemoryError` where a fit needs more memory than there is."""
-        # ``weights``: bytes of what takes the place of the matrix's values. ``split``: early stopping holds a
-        # part of the matrix out. ``judged``: by validation, every iteration.
+        # ``weights``: bytes of the weights that replace the matrix's values, and of the priors. ``split``:
+        # early stopping holds interactions out. ``judged``: the model is validated after every iteration.
 
     @abstractmethod
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
-        """Factors, and whatever else this method finds; the history; what ran."""
+        """Train; returns the state with all that this method finds, the history and the solver's name."""
 
     @typed_errors
     def fit(
@@ -167,7 +167,7 @@ class Trained(FactorRanker):
         The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
         leaves the model as it was, and other threads may use it in the meantime.
         """
-        given = plain_copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        given = plain_copy(self)  # another thread may set parameters, or refit, during this fit
         given.loss = plain_copy(self.loss)
         params = parameters_of(given)
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
@@ -182,12 +182,12 @@ class Trained(FactorRanker):
         vars(given).update(chosen)
         priors = with_mean(given, matrix, priors)
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
-        given.values = weighting.kind  # as a checkpoint keeps it
+        given.values = weighting.kind  # for the description in a checkpoint
         room = weighting.bytes(matrix)
         if any(priors):
             steps, coupled = given.solver == "pcg", given._get_loss(given.loss).couples_items()
             room += prior_bytes(priors, given.K, dtype.itemsize, (steps, steps or coupled))
-        if given.early_stopping and priors[0] is not None:  # by the best users its weights are found
+        if given.early_stopping and priors[0] is not None:  # the best iterate keeps its user factors too
             room += matrix.n_rows * given.K * dtype.itemsize
         judged = given.early_stopping or validation is not None
         given._check_memory(matrix, dtype, weights=room, split=split, judged=judged)

@@ -17,10 +17,10 @@ from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
 _Arrays = dict[str, np.ndarray]
-Best = tuple[float, int, _Arrays]  # figure, iteration and factors of the best iterate
+Best = tuple[float, int, _Arrays]  # metric, iteration and factors of the best iterate
 _History = list[dict[str, Any]]
 _REAL = ("f4", "f8")
-_LATER = {"dislikes": False, "dislike_weight": 0.3}  # parameters that losses of older checkpoints do not have
+_LATER = {"dislikes": False, "dislike_weight": 0.3}  # loss parameters that older checkpoints lack
 _FACTORS = {
     "user_factors": ArraySpec(_REAL, ("n_users", "K")),
     "item_factors": ArraySpec(_REAL, ("n_items", "K")),
@@ -28,16 +28,16 @@ _FACTORS = {
 
 
 def checkpoint_spec(name: str, outcome: Iterable[str], more: Mapping[str, ArraySpec]) -> FileSpec:
-    """The specification of a checkpoint: factors, what else a step reads, the outcome of the best iterate."""
+    """The file format of a checkpoint: factors, ``more`` arrays, ``outcome`` factors of the best iterate."""
     best = {f"best_{factors}": replace(_FACTORS[factors], required=False) for factors in outcome}
     return FileSpec(name, 1, {**_FACTORS, **more, **best})
 
 
 class Checkpoint:
-    """Where and how often a fit writes down how far it is; for ``fit(X, checkpoint=...)``.
+    """Where and how often a fit writes checkpoints; for ``fit(X, checkpoint=...)``.
 
-    The folder holds one file, replaced atomically: a fit that is killed at any moment leaves the file of an
-    earlier iteration, complete. The same call of `fit` then goes on from there. The result has the same bytes
+    The folder holds one file, replaced atomically: a fit that is killed at any moment leaves the complete
+    file of an earlier iteration. The same call of `fit` then resumes there, and the result has the same bytes
     as that of a fit that was never interrupted.
 
     Parameters
@@ -93,7 +93,7 @@ class Checkpoint:
 
 
 def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int, Store | None]":
-    """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
+    """The seed of a fit, and its checkpoint file if ``checkpoint`` asks for one."""
     if checkpoint is None:
         return draw_seed(random_state), None
     if not isinstance(checkpoint, str | os.PathLike | Checkpoint):
@@ -104,7 +104,7 @@ def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int
 
 
 class Store:
-    """The file of one fit, whose seed takes the place of one that would be drawn; an integer must give it."""
+    """The checkpoint file of one fit. A resumed fit takes the seed of the file."""
 
     def __init__(self, checkpoint: Checkpoint, spec: FileSpec, random_state: Any) -> None:
         self.checkpoint, self.spec, self.seed = checkpoint, spec, draw_seed(random_state)
@@ -127,19 +127,19 @@ class Store:
 
     @property
     def start(self) -> str | None:
-        """What the fit of the file started from, as `describe` has it; None where there is no file."""
+        """The start of the fit in the file, as `describe` names it; None if there is no file."""
         fit = (self._meta or {}).get("fit")
         return fit.get("start") if isinstance(fit, dict) else None
 
     def resume(self, n_iter: int) -> tuple[_Arrays, _History, bool, Best | None] | None:
-        """State, history, whether the fit was stopped, and the best iterate; None where there is no file."""
-        # Refused if the file does not belong to the fit of ``description``.
+        """State, history, whether the fit was stopped, and the best iterate; None if there is no file."""
+        # Raises `CheckpointError` if the fit in the file is not that of ``description``.
         if self._meta is None:
             return None
         path, meta = self.checkpoint.path, self._meta
-        description = json.loads(json.dumps(self.description))  # as it comes back
+        description = json.loads(json.dumps(self.description))  # the same types as those of the file
         try:
-            # Of fits before there was a choice: values were weights as they were.
+            # Checkpoints from before ``values`` was a parameter: values were the weights.
             stored, history, stopped = {"values": "raw", **meta["fit"]}, meta["history"], meta["stopped"]
             kind, parameters = stored["loss"]
             later = {name: value for name, value in _LATER.items() if name in description["loss"][1]}
@@ -169,7 +169,7 @@ class Store:
         return state, history, stopped, kept
 
     def write(self, state: _Arrays, history: _History, stopped: bool, best: Best | None) -> None:
-        """Replace the file; where that fails, the file of an earlier iteration stays."""
+        """Replace the file; if that fails, the file of an earlier iteration stays."""
         kept = {} if best is None else {f"best_{name}": array for name, array in best[2].items()}
         meta = {
             "fit": self.description,
@@ -193,13 +193,13 @@ def _short(value: Any) -> str:
 def describe(
     model: Any, loss: Any, decisive: Iterable[str], sides: int, matrix: CSR, held_out: CSR | None
 ) -> dict[str, Any]:
-    """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have."""
-    # ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it,
-    # ``sides`` says how many sides a warm start takes from the last fit.
+    """All that the bits of a fit depend on, as JSON, for any estimator; each adds what is its own."""
+    # ``decisive`` names parameters that must be the same in a resumed fit. ``sides``: how many tables of
+    # factors a warm start takes from the last fit, 1 or 2.
     kind, last = type(loss), warm_factors(model, matrix.shape)
     starts = [hashlib.sha256(np.ascontiguousarray(start).data).hexdigest() for start in (last or ())[:sides]]
     params = loss.get_params() if hasattr(loss, "get_params") else vars(loss)
-    return {  # what other things follow from comes first: an error names the first that differs
+    return {  # causes before effects: an error names the first entry that differs
         "early_stopping": plain(model.early_stopping),
         "patience": plain(model.patience) if model.early_stopping else None,
         "dtype": np.dtype(model.dtype).name,
@@ -215,10 +215,10 @@ def describe(
 
 
 def plain(value: Any) -> Any:
-    """A parameter in terms of JSON."""
+    """A parameter as a JSON value."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):  # which `repr` shortens and rounds
+    if isinstance(value, np.ndarray):  # its `repr` is shortened and rounded
         return f"{value.dtype} {value.shape} {hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()}"
     if isinstance(value, np.generic):
         value = plain_number(value.item())

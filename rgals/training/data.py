@@ -1,4 +1,4 @@
-"""What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
+"""The input of a fit, checked: matrix and labels, features, weights, held-out part, seed, start factors."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,10 +25,13 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Val
 from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior, mean_prior
 
-HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
-_ALL_OLD = 0.9  # share of interactions that a half-life forgets: more says that it has another unit
-_USERS = 1 << 13  # of validation and X that are compared at once
-HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+# Standard deviation of the values over their mean above which values="auto" is "binary". Exponentially
+# distributed values have 1.
+HEAVY = 1.0
+# Share of interactions forgotten by a half-life above which a warning says that its unit is probably wrong.
+_ALL_OLD = 0.9
+_USERS = 1 << 13  # users of validation and X compared at a time
+HOLD_OUT = 0.1  # share of every user's interactions that early stopping holds out without ``validation``
 
 
 def read(
@@ -47,7 +50,7 @@ def read(
 
 
 def names_of(frame: Any) -> np.ndarray | None:
-    """The names of a frame's columns, where there is one and they are texts."""
+    """The column names of a frame if they are strings; None if not, or if there is no frame."""
     try:
         return None if frame is None else _get_feature_names(frame)
     except (TypeError, ValueError) as error:
@@ -55,7 +58,7 @@ def names_of(frame: Any) -> np.ndarray | None:
 
 
 def refuse_other_columns(names: np.ndarray | None, found: Given) -> None:
-    """Raise where the items of validation have other columns, by name and order, than those of X."""
+    """Raise where the columns of validation have other names than those of X, or another order."""
     others = names_of(None if found.labelled else found.frame)
     if names is not None and others is not None and not np.array_equal(names, others):
         why = "its columns have other names than those of X, or another order"
@@ -65,7 +68,7 @@ def refuse_other_columns(names: np.ndarray | None, found: Given) -> None:
 def with_features(
     model: Any, matrix: CSR, labels: tuple[Any, Any], features: dict[str, Any]
 ) -> tuple[CSR, tuple[Any, Any], Priors, tuple[Any, Any]]:
-    """The matrix and its labels with those of whom there are features alone; the priors; encodings."""
+    """The matrix and labels, grown by rows and columns that have features alone; priors; encodings."""
     reg, shape, ids = getattr(model, "feature_reg", None), list(matrix.shape), list(labels)
     priors: list[Any] = [None, None]
     encodings: list[Any] = [None, None]
@@ -80,20 +83,20 @@ def with_features(
 
 
 def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
-    """The priors with a mean of all users, where the model has one."""
-    if not getattr(model, "user_mean", False) or model.reg == 0:  # it acts by the regularisation
+    """The priors; with ``user_mean`` that of users is their mean."""
+    if not getattr(model, "user_mean", False) or model.reg == 0:  # reg=0: nothing would pull users to it
         return priors
     reg = 1.0 if model.feature_reg == AUTO else float(model.feature_reg)
     return mean_prior(matrix.row_counts, reg), priors[1]
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:
-    """What the values of a fit become. Where "auto" finds them unfit as weights, a warning says so."""
+    """How the values of a fit become weights. "auto" warns where it does not take them as they are."""
     return Weighting.of(choose_values(Values.of(matrix.likes)) if values == AUTO else values, matrix)
 
 
 def choose_values(found: Values) -> str:
-    """What "auto" takes for values."""
+    """The kind of weighting that "auto" stands for, with a warning where values look unfit as weights."""
     taken, said = "raw", ""
     if found.spread > HEAVY:
         taken = "binary"
@@ -116,7 +119,7 @@ def choose_values(found: Values) -> str:
 
 
 def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
-    """The weighting with weights that halve in a time as the caller gave it; None: they do not."""
+    """The weighting with a half-life as the caller gave it, a number or a text; unchanged without one."""
     if half_life is None:
         return weighting
     from rgals.datasets.times import half_life_in
@@ -134,11 +137,11 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) -> CSR:
-    """The matrix in canonical form; where there is a fit, with its columns and by what its loss takes."""
+    """The matrix in canonical form; with a fitted ``state``, checked against its number of items and loss."""
     n_items = None if state is None else len(state.item_factors)
     if not (sp.issparse(X) or isinstance(X, CSR)):
         try:
-            # `as_csr` looks for NaN and infinity itself: it says where.
+            # `as_csr` refuses NaN and infinity, and says where they are.
             X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
             if n_items is not None:
                 _check_n_features(model, X, reset=False)
@@ -154,10 +157,10 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
 def divide(
     model: Any, matrix: CSR, labels: tuple[Any, Any], validation: Any, seed: int, names: Any, columns: Any
 ) -> tuple[CSR, CSR | None]:
-    """What of a weighted matrix is fitted, and what is watched: validation, or a part held out."""
+    """The interactions to fit, and those to validate on: ``validation``, or a part held out."""
     if validation is not None:
         users, items = (None if i is None else IdMap(i, of) for i, of in zip(labels, ("user", "item")))
-        # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
+        # Users and items unknown to the fit are appended: they count as cold users and missed items.
         found = given(validation, columns, "validation")
         refuse_other_columns(names, found)
         laid_out, *unknown = beside(found, users, items, "validation", grow=True)
@@ -179,7 +182,7 @@ def divide(
 
 
 def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
-    """The factors of the last fit in the order of other ids; as they lie on a side that has none."""
+    """The factors of the last fit in the order of new labels; unchanged on a side without labels."""
     found = []
     for what, ids in zip(("user", "item"), labels, strict=True):
         factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
@@ -189,7 +192,7 @@ def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
 
 
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Factors of the last fit, where ``warm_start`` asks for them and there are some."""
+    """Factors of the last fit if ``warm_start`` asks for them; None if not, or if there was no fit."""
     last = getattr(model, "_snapshot", None)
     if last is None or not model.warm_start:
         return None
@@ -203,7 +206,7 @@ def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.nda
 def start_factors(
     model: Any, shape: tuple[int, int], sides: int, rng: np.random.Generator, dtype: Any, scale: float
 ) -> list[np.ndarray]:
-    """Factors of the users (and items) to start from: random, or with ``warm_start`` of the last fit."""
+    """Start factors of users, with ``sides=2`` of items too: random, or those of the last fit."""
     last, starts = warm_factors(model, shape), []
     for side in range(sides):
         start = empty((shape[side], model.K), dtype)
@@ -218,12 +221,12 @@ def start_factors(
 
 def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes: str) -> None:
     """Raise `InsufficientMemoryError` where there is less memory than a fit needs."""
-    # ``split``: early stopping holds interactions out of the matrix. ``sizes``: parameters besides K that
-    # decide, as ``name=value``.
+    # ``split``: early stopping holds interactions out of the matrix. ``sizes``: other parameters than K that
+    # memory depends on, as ``name=value``, for the message.
     (n_users, n_items), itemsize = matrix.shape, np.dtype(dtype).itemsize
-    if split:  # the parts are held beside the matrix
+    if split:  # both parts lie in memory beside the matrix
         parts = 16 * n_users + matrix.nnz * (4 + (0 if matrix.is_binary else itemsize))
-        needed = max(needed + parts, 60 * matrix.nnz)  # or what it takes to hold them out
+        needed = max(needed + parts, 60 * matrix.nnz)  # 60 bytes an interaction while they are split
     memory.admit(
         needed,
         f"a fit with {' and '.join((f'K={model.K}', *sizes))} of {n_users:,} users, {n_items:,} items and "
@@ -236,7 +239,7 @@ def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes:
 
 
 def dtype_name(dtype: Any) -> Any:
-    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
+    """The name of a dtype; anything else is returned unchanged, for the error that refuses it."""
     try:
         return np.dtype(dtype).name
     except TypeError:
@@ -244,12 +247,12 @@ def dtype_name(dtype: Any) -> Any:
 
 
 def draw_seed(random_state: Any) -> int:
-    """The one number that decides a fit's random choices; the same for the same int."""
+    """The seed of all random choices of a fit; the same for the same integer."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(np.iinfo(np.int32).max))
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 def is_seed(random_state: Any) -> bool:
-    """Whether a random state is an integer, which names one sequence of random numbers."""
+    """Whether a random state is an integer, so that every fit draws the same numbers."""
     return isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)

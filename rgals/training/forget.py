@@ -1,4 +1,4 @@
-"""Users and items that leave a fitted model: nothing of them stays in it or its files."""
+"""Removal of users and items from a fitted model, so that nothing of them is left in it or its files."""
 
 from dataclasses import replace
 from itertools import compress
@@ -15,7 +15,7 @@ from rgals.training.update import PUBLISHING, Updated, with_history
 
 
 class Forgetting(Updated):
-    """Removals from a model fitted by half-steps, published as updates are; a mixin of `rgals.RGALS`."""
+    """Removal of users and items; a mixin of `rgals.RGALS`."""
 
     def forget_users(self, users: Any) -> Self:
         """Remove users: afterwards their rows, ids and values are nowhere in the model or its files.
@@ -100,7 +100,7 @@ class Forgetting(Updated):
 
 
 def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
-    """What is left of everything that a state holds of its users (side 0) or items, but interactions."""
+    """The state with the kept users (side 0) or items in every field but the interactions."""
     priors, encodings, record, weighting = list(old.priors), list(old.encodings), old.record, old.weighting
     if priors[side]:
         priors[side], encodings[side] = _used(priors[side].take_rows(kept), encodings[side])
@@ -117,7 +117,7 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
 
 
 def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:
-    """Features without categories that were of nobody else, and 0 for weights that nobody else is left of."""
+    """Features of kept rows: unused categories of frames are dropped, unused columns of matrices weigh 0."""
     features, left, start = prior.features, [], 0
     used = np.bincount(features.indices, minlength=features.shape[1]) > 0
     stay = np.full(len(used), encoding is None)

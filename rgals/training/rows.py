@@ -1,4 +1,4 @@
-"""What scikit-learn asks of a model that folds histories in: `predict` of rows, and `score`."""
+"""scikit-learn's `predict` and `score` for models that fold histories in."""
 
 from copy import copy
 from typing import Any, Self
@@ -18,12 +18,12 @@ _HIDDEN = 0.2  # share of every row that `score` hides
 
 
 class OfRows(FactorRanker):
-    """A factor model that folds rows in; a mixin for estimators."""
+    """A factor model that computes factors of new users from their histories; a mixin of estimators."""
 
     metric: str = "ndcg@10"
 
     def _read_rows(self, X: Any) -> tuple[Self, Any, Any]:
-        """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
+        """A copy of the model, whose fit no other thread replaces; its state; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
         if X is None:
@@ -35,7 +35,7 @@ class OfRows(FactorRanker):
         return fixed, state, check_matrix(fixed, matrix, state.item_factors.dtype.type, state)
 
     def _warn_without_features(self, state: Snapshot, what: str, advice: str = "") -> None:
-        """Warn where users are about to be folded in without what the fit knew of them."""
+        """Warn if the fit had features of users and none are given to fold them in."""
         if state.priors[0] is not None and not state.priors[0].mean:
             warn(f"{what} judges users without the features that the fit had{advice}")
 
@@ -110,5 +110,5 @@ class OfRows(FactorRanker):
         return float(evaluate(ranked, shown, hidden, rising(fixed.metric), n_jobs=fixed.n_jobs)[fixed.metric])
 
     def _ranking(self, state: Snapshot, users: Any) -> Any:
-        """What `evaluate` takes of some users."""
+        """What `evaluate` takes to rank items for some users."""
         return users, state.item_factors

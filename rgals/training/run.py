@@ -1,4 +1,4 @@
-"""One run of ALS or SGD: what it repeats, who watches it, and the loop, which keeps time and history."""
+"""One run of ALS or SGD: the protocol of its steps, its watchers, and the loop with clock and history."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +23,9 @@ from rgals.training.checkpoint import Best, Store
 class Steps(Protocol):
     """A training method, iteration by iteration: all that ALS and SGD do not share."""
 
-    label: ClassVar[str]  # the method,
-    unit: ClassVar[str]  # and what it counts, for the progress bar
-    # "user_factors" or "item_factors" or both: what a run returns of the last iteration, or of the best
+    label: ClassVar[str]  # name of the method in the progress bar
+    unit: ClassVar[str]  # name of an iteration in the progress bar
+    # What a run returns of the last or the best iteration: "user_factors", "item_factors" or both.
     outcome: tuple[str, ...]
 
     def step(self, iteration: int) -> float:
@@ -38,10 +38,10 @@ class Steps(Protocol):
         """The current factors of the items; overwritten by the next step."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that the next step reads, to the bit."""
+        """Everything that the next step depends on: a run resumed from it gives the same bits."""
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state` of an earlier run."""
+        """Resume from the `state` of an earlier run."""
 
 
 @dataclass
@@ -89,14 +89,14 @@ Callback = Callable[[Iteration], object]
 
 
 def has_settled(origin: float, share: float, history: Sequence[dict[str, Any]]) -> bool:
-    """Whether an objective has settled: its last fall is less than ``share`` of all that it fell."""
-    # ``origin`` is the objective of factors that are 0.
+    """Whether the last iteration lowered the objective by less than ``share`` of its fall from ``origin``."""
+    # ``origin``: the objective of factors of 0.
     last = [record["objective"] for record in history[-2:]]
     return len(last) == 2 and last[0] - last[1] < share * (origin - last[1])
 
 
 class Watch:
-    """Who watches a run: a metric of held-out interactions, early stopping by it, the caller's callbacks."""
+    """What is done after every iteration: validation, early stopping by its metric, callbacks."""
 
     def __init__(
         self, callbacks: Any = None, model: Any = None, known: Any = None, held_out: CSR | None = None
@@ -109,19 +109,19 @@ class Watch:
         self.model, self.known, self.held_out = model, known, held_out
         if held_out is not None:
             (rising if model.early_stopping else parse)(model.metric)
-            # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping
-        self.plain = 0  # iterations that no patience counts
-        self.serve: Callable[[Iteration], np.ndarray] | None = None  # users as published, if by another step
+        self.plain = 0  # first iterations, which patience does not count
+        # User factors to validate after an iteration, if not those of the iteration itself.
+        self.serve: Callable[[Iteration], np.ndarray] | None = None
         self.best: Best = -np.inf, 0, {}
 
     def __call__(self, now: Iteration) -> bool:
-        """Measure, keep the best iterate, ask everybody; whether somebody ends the run."""
+        """Measure, keep the best iterate, call all callbacks; returns whether to end the run."""
         model, known, stop = self.model, self.known, False
         if self.held_out is not None:
             started = time.perf_counter()
-            judged = copy(model)  # as it serves, also those of whom there are features alone
+            judged = copy(model)  # a fitted model, so that `evaluate` asks for what it would serve
             users = now.user_factors if self.serve is None else self.serve(now)
             judged._snapshot = replace(known, user_factors=users, item_factors=now.item_factors)
             given = judged, known.seen, self.held_out, model.metric
@@ -131,7 +131,7 @@ class Watch:
         if self.keeps:
             (best, iteration), figure = self.best[:2], now.record[model.metric]
             if figure > best or iteration == 0:
-                self.best = figure, now.iteration, {}  # the old are gone before the next are copied
+                self.best = figure, now.iteration, {}  # frees the old factors before the new are copied
                 kept = {name: getattr(now, name).copy() for name in now._steps.outcome}
                 self.best = figure, now.iteration, kept
             stop = now.iteration - max(self.best[1], self.plain) >= model.patience
@@ -150,15 +150,15 @@ def run(
     store: Store | None = None,
     verbose: bool = False,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """Iterate until ``n_iter``, until the objective settles or until a watcher ends it.
+    """Iterate until ``n_iter``, until the objective settles or until a watcher ends the run.
 
     Returns the ``outcome`` of ``steps``, and the history: ``iteration``, ``seconds``, ``objective`` and what
     watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
 
-    The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
-    ``settled`` says; None: it ends no run. ``began`` is when the start was begun, by `time.perf_counter`: its
-    seconds are of the first iteration. Where ``watch`` keeps the best iterate, it is returned instead of the
-    last. ``store`` is where checkpoints are, to go on from and to write.
+    The objective has settled when an iteration lowers it by less than ``tol`` times its magnitude, or as
+    ``settled`` says; with None, neither ends the run. ``began`` is the `time.perf_counter` before the start
+    factors were made, which the first iteration's seconds include. If ``watch`` keeps the best iterate, that
+    is returned instead of the last. ``store`` holds the checkpoint to resume from and to write.
     """
     spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
@@ -183,7 +183,7 @@ def run(
             history.append(record)
             now = Iteration(iteration, seconds, objective, record, history, steps)
             stop = watch(now) or (tol is not None and previous - objective < tol * abs(objective))
-            # Not written down as a stop: a fit that asks for more iterations goes on from there.
+            # A settled fit is not stored as stopped: one that asks for more iterations resumes from it.
             last = stop or iteration == n_iter or (settled is not None and settled(history))
             if store is not None and (last or iteration % store.checkpoint.every == 0):
                 store.write(steps.state(), history, stop, watch.best if watch.keeps else None)
@@ -191,7 +191,7 @@ def run(
             if last:
                 break
             previous = objective
-            del now  # and with it copies of the factors that somebody asked for
+            del now  # frees copies of the factors that a watcher asked for
     if watch.keeps:
         return watch.best[2], history
     return {name: getattr(steps, name)() for name in steps.outcome}, history

@@ -1,4 +1,4 @@
-"""The work between two fits: interactions, users and items that come, and whether a refit pays."""
+"""Updates between two fits: new interactions, users and items; and how far they took the model, `drift`."""
 
 import os
 import threading
@@ -30,8 +30,8 @@ from rgals.solvers.readout import with_scale
 from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
-PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
-if hasattr(os, "register_at_fork"):  # another thread may have held it when the child was made
+PUBLISHING = threading.RLock()  # held from reading a state to publishing the next: updates never interleave
+if hasattr(os, "register_at_fork"):  # a forked child starts with it free, whoever held it in the parent
     os.register_at_fork(after_in_child=PUBLISHING._at_fork_reinit)  # type: ignore[attr-defined]
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
@@ -164,7 +164,7 @@ class Updated(FoldIn):
         return self
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
-        """New interactions with a row and a column for all users and items, new ones last; their labels."""
+        """New interactions over all users and items, new ones last; the labels of all."""
         dtype, n_users, n_items = state.item_factors.dtype, len(state.user_factors), len(state.item_factors)
         if X is None or (is_frame(X) and not len(X)):  # a day on which nothing happened
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
@@ -182,7 +182,7 @@ class Updated(FoldIn):
             raise no_ids("X")
         matrix, *new = found.laid_out(state.users, state.items, "X", grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
-        # Parts of a split name everybody: those count who have interactions.
+        # Parts of a split have the ids of all users and items: only those with interactions are new.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
         rows = kept_columns(rows.take_rows(np.flatnonzero(users)), items)
@@ -193,10 +193,11 @@ class Updated(FoldIn):
         self, old: FittedState, state: FittedState, users: np.ndarray, items: np.ndarray, sweeps: int = 1
     ) -> FittedState:
         """The state with some users and items solved again from their histories, items first."""
-        # ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first
-        # solves items without the new users, whose factors are 0 still; a single one solves these beforehand.
+        # ``old``: the published state, whose arrays must not change and whose read-out scale continues. New
+        # users have factors of 0 in the first of several sweeps, when items are solved; a single sweep solves
+        # new users beforehand.
         changed = ["user_factors"] * bool(len(users)) + ["item_factors", "item_scale"] * bool(len(items))
-        # What has grown is a copy already.
+        # Copy the arrays that are still those of ``old``; `with_history` has made others where rows are new.
         shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}
         state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
         known, new = state.interactions().load(), users[users >= len(old.user_factors)]
@@ -214,7 +215,7 @@ class Updated(FoldIn):
                 state.item_factors[items] = with_scale(self._item_step(state, of_items, items), own)
                 if state.item_scale is not None:
                     state.item_scale[items] = own
-                state = replace(state)  # nothing kept that followed from those before
+                state = replace(state)  # drops cached properties of the old item factors
             if len(users):
                 state.user_factors[users] = self._user_step(state, of_users)
         return state
@@ -314,10 +315,10 @@ class Updated(FoldIn):
     def _with_histories(
         self, X: Any, ids: Any, columns: Any, side: int
     ) -> tuple[FittedState, FittedState, np.ndarray]:
-        """The published state, that with full histories of users (side 0) or items, and who these are."""
+        """The published state, the state with these histories of users (side 0) or items, and their rows."""
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
-        if len(getattr(ids, "shape", ())) == 2 and not is_column(ids):  # the order of implicit
+        if len(getattr(ids, "shape", ())) == 2 and not is_column(ids):  # arguments in the order of implicit
             raise InputError(f"the histories come first: give partial_fit_{what}s({name}, {what}s)")
         found, known = given(X, columns, name).warned(name, update=True), (old.users, old.items)
         labels = [old.user_ids, old.item_ids]
@@ -379,14 +380,14 @@ class Updated(FoldIn):
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
         if of_users is not None:
             ridge = sides_of(problem)[0].ridge
-            mean = replace(of_users, reg=of_users.reg / ridge[ridge > 0].mean())  # in its unit there
+            mean = replace(of_users, reg=of_users.reg / ridge[ridge > 0].mean())  # in units of the mean ridge
             problem = replace(problem, priors=(mean, None))
         users_side, items_side = sides_of(problem)
         backend, items = exact_backend(self), state.solved_items
         step = backend.half_step(problem.users, items, users_side)
         now = problem.constant + squared_lengths(items, items_side.ridge) - step.decrease
         then = ALS(problem, backend, step.factors).step(1)
-        whole = problem.constant - then  # nothing but rounding where reg leaves no factors
+        whole = problem.constant - then  # rounding alone if reg leaves factors of 0
         fall = (now - then) / whole if whole > 1e-12 * problem.constant else 0.0
         return Drift(state.record.merged / seen.nnz, float(fall))
 
@@ -394,7 +395,7 @@ class Updated(FoldIn):
 def _with_features(
     old: FittedState, shape: tuple[int, int], labels: _Labels, given: tuple[Any, Any]
 ) -> tuple[Priors, _Labels, tuple[np.ndarray, np.ndarray]]:
-    """Priors with new features in them, labels with those of whom there are features alone, who has new."""
+    """Priors with the new features, labels grown by rows with features alone, and masks of changed rows."""
     priors, ids, told = list(old.priors), list(labels), [np.zeros(n, bool) for n in shape]
     for side, features in enumerate(given):
         if features is None:
@@ -412,22 +413,22 @@ def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
     nnz = state.interactions().nnz + events.nnz
-    # Factors and their copies; positions, values and order of the rows that are merged.
+    # Two copies of the factors; positions, values and order of merged rows.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
-    if (hard := state.hard_negatives) is not None:  # the users who rank an item among their first
+    if (hard := state.hard_negatives) is not None:  # pairs of users and items that they rank first
         needed += 24 * n_users * min(hard.n_top(n_items), int(np.count_nonzero(events.col_counts)))
     what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
     memory.admit(needed, what, "update a model of fewer users and items, or lower K")
 
 
 def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
-    """The state of other interactions, by whose newest ages are counted; factors of new rows are 0."""
+    """The state with other interactions: ages count from the newest, new rows have factors of 0."""
     if not seen.nnz:
         raise InputError("no interactions would be left in the model; delete it instead")
     for names in labels:
         if names is not None:
             names.flags.writeable = False
-    # It has no names for new columns.
+    # New columns have no name, so that the frame's names no longer fit.
     called = state.record.feature_names if seen.n_cols == len(state.item_factors) else None
     record = replace(state.record, merged=state.record.merged + changes, feature_names=called)
     if weighting.half_life is not None:
@@ -457,7 +458,7 @@ def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
 
 
 def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:
-    """Where histories go, and the labels of everybody afterwards (None where the model has none)."""
+    """Rows of the histories, new ones last, and the labels of all rows; None if the model has no ids."""
     if isinstance(ids, Positions):
         ids = ids.numbers if labels is None else known.labels[known.index(ids)]
     own = IdMap(ids, known.what)
