@@ -2,6 +2,8 @@
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -43,6 +45,16 @@ def told(path: str, doc: str) -> Any:
     return property(lambda model: find(model._outline() if outlined else model._state()), doc=doc)
 
 
+@contextmanager
+def as_own_errors(prefix: str = "") -> Iterator[None]:
+    """Raise errors of scikit-learn's checks as those of rgals."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        raise kind(f"{prefix}{error}") from error
+
+
 class Fitted:
     """Attributes of a fit, read from ``self._snapshot``, which is set in one step."""
 
@@ -69,12 +81,9 @@ class Fitted:
 
     def _check_names(self, found: Any, name: str) -> None:
         """Refuse a frame without ids whose columns, by names and order, are not those of the fit."""
-        try:
-            if not found.labelled:
+        if not found.labelled:
+            with as_own_errors(f"{name}: "):
                 _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
-        except (ValueError, TypeError) as error:
-            kind = InputTypeError if isinstance(error, TypeError) else InputError
-            raise kind(f"{name}: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in one step: another thread may publish a fit while a pickle walks through the dict.

@@ -17,11 +17,12 @@ from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, OLDEST, Values, Weighting
 from rgals.metrics.evaluation import without_known
+from rgals.model.fitted import as_own_errors
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning, warn
+from rgals.runtime.errors import InputError, ParameterError, ValuesWarning, warn
 from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior, mean_prior
 
@@ -51,10 +52,8 @@ def read(
 
 def names_of(frame: Any) -> np.ndarray | None:
     """The column names of a frame if they are strings; None if not, or if there is no frame."""
-    try:
+    with as_own_errors():
         return None if frame is None else _get_feature_names(frame)
-    except (TypeError, ValueError) as error:
-        raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
 
 
 def refuse_other_columns(names: np.ndarray | None, found: Given) -> None:
@@ -140,13 +139,11 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
     """The matrix in canonical form; with a fitted ``state``, checked against its number of items and loss."""
     n_items = None if state is None else len(state.item_factors)
     if not (sp.issparse(X) or isinstance(X, CSR)):
-        try:
+        with as_own_errors():
             # `as_csr` refuses NaN and infinity, and says where they are.
             X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
             if n_items is not None:
                 _check_n_features(model, X, reset=False)
-        except (TypeError, ValueError) as error:
-            raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
     matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(state or model))
     for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
         if n == 0:
