@@ -580,6 +580,9 @@ def test_calls_that_do_not_fit_the_model(model, X):
     n_users, n_items = X.shape
     with pytest.raises(ShapeError, match=r"\(50, 80\).*transposed"):
         model.transform(X.T)
+    for method in (model.transform, model.predict, model.score):
+        with pytest.raises(ShapeError, match="49 features, but RGALS is expecting 50"):
+            method(X.toarray()[:, 1:])  # dense, whose number of columns scikit-learn checks
     with pytest.raises(ShapeError, match="transposed"):
         model.recommend_new(sp.csr_array(X.T))
     with pytest.raises(ShapeError):

@@ -46,13 +46,12 @@ def told(path: str, doc: str) -> Any:
 
 
 @contextmanager
-def as_own_errors(prefix: str = "") -> Iterator[None]:
-    """Raise errors of scikit-learn's checks as those of rgals."""
+def as_own_errors(prefix: str = "", kind: type[InputError] = InputError) -> Iterator[None]:
+    """Raise errors of scikit-learn's checks as those of rgals: a ValueError as ``kind``."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        kind = InputTypeError if isinstance(error, TypeError) else InputError
-        raise kind(f"{prefix}{error}") from error
+        raise (InputTypeError if isinstance(error, TypeError) else kind)(f"{prefix}{error}") from error
 
 
 class Fitted:

@@ -22,7 +22,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
-from rgals.runtime.errors import InputError, ParameterError, ValuesWarning, warn
+from rgals.runtime.errors import InputError, ParameterError, ShapeError, ValuesWarning, warn
 from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior, mean_prior
 
@@ -142,7 +142,8 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
         with as_own_errors():
             # `as_csr` refuses NaN and infinity, and says where they are.
             X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
-            if n_items is not None:
+        if n_items is not None:
+            with as_own_errors(kind=ShapeError):
                 _check_n_features(model, X, reset=False)
     matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(state or model))
     for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):

@@ -347,7 +347,7 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
     ("call", "error", "words"),
     [
         (lambda m: m.partial_fit(day(n_items=N + 1)), ShapeError, "expected \\(users, 45\\)"),
-        (lambda m: m.partial_fit(day().toarray()[:, 1:]), InputError, "44 features, but RGALS is expecting"),
+        (lambda m: m.partial_fit(day().toarray()[:, 1:]), ShapeError, "44 features, but RGALS is expecting"),
         (lambda m: m.partial_fit(day(M + 1)), ShapeError, "71 rows for 70 users"),
         (lambda m: m.partial_fit(-day()), InputError, "Negative"),
         (lambda m: m.partial_fit(day() * 1e308 * 10), InputError, "infinity|infinite"),
