@@ -506,6 +506,8 @@ def test_what_is_no_model_is_not_loaded(tmp_path, model):
         ({"reg": np.nan}, ParameterError, "reg"),
         ({"reg_exponent": np.inf}, ParameterError, "reg_exponent"),
         ({"n_iter": 0}, ParameterError, "n_iter"),
+        ({"early_stopping": "no"}, ParameterError, "early_stopping='no'"),
+        ({"warm_start": "False"}, ParameterError, "warm_start='False'"),
         ({"loss": "bpr"}, ParameterError, "'rg2', 'rgx', 'wrmf', 'ials'"),
         ({"loss": RG2(alpha=-1.0)}, ParameterError, "RG2.alpha"),
         ({"loss": RGX}, InputTypeError, "RGX()"),

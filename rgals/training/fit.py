@@ -246,6 +246,8 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     check_real("tol", model.tol, 0.0)
     for name in ("patience", "pcg_steps"):
         check_int(name, getattr(model, name), 1)
+    for name in ("early_stopping", "warm_start"):
+        RANGES["bool"](name, getattr(model, name))
     or_auto(check_int, "n_iter", model.n_iter, 1)
     check_choice("init", model.init, (AUTO, RANDOM, SPECTRAL))
     RANGES["int > 0, optional"]("validation_users", model.validation_users)
