@@ -39,18 +39,18 @@ class RGALS(
     Parameters
     ----------
     K : int, default=64
-        Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
+        Number of factors. 512 to 1024 raise quality on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
-        What is minimised; a name stands for the loss with its defaults: what is not set follows from the
-        matrix and K. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
+        What is minimised. A name stands for the loss with its defaults; parameters that are not set follow
+        from the matrix and K. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
     reg : float or "auto", default="auto"
-        Strength of the regularisation, >= 0. "auto" takes it from the matrix and K
-        (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
+        Strength of the regularisation, >= 0. "auto" computes it from the matrix and K
+        (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` has the value that was used.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int or "auto", default="auto"
-        Iterations (an item and a user half-step each). "auto" ends when the objective settles, after at most
-        16; with ``early_stopping``, whose patience ends it, after at most 32. A number is kept.
+        Iterations (an item and a user half-step each). "auto" stops when the objective settles, after at most
+        16; with ``early_stopping``, when patience ends, after at most 32. A number is not shortened.
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
         ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
         conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate
@@ -72,24 +72,24 @@ class RGALS(
         the spectral start is that. "auto" is "spectral" from 2^24 interactions times factors on: 262,144
         interactions at K=64.
     init_scale : float or None, default=None
-        Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
+        Standard deviation of the random start; None for ``1 / sqrt(K)``. If given, ``init="auto"`` is random.
     readout_exponent : float, default=0.0
         ``e`` of the read-out, -1 to 1: after the fit the factors of every item are multiplied by ``c_y^e``,
         with mean 1 over the interactions. It costs nothing; most searches leave it at 0.
-        Rankings, early stopping and exports have it; objectives, fold-in and updates are those of the factors
-        that were solved, ``item_factors_ / item_scale_[:, None]``.
+        Rankings, early stopping and exports use the multiplied factors; objectives, fold-in and updates use
+        the solved ones, ``item_factors_ / item_scale_[:, None]``.
     hard_negatives : None, float or HardNegatives, default=None
         Weight for the unobserved pairs that a user's current scores put first; a number is
         ``HardNegatives(weight)``. It raises quality where K is small for the catalogue: see `HardNegatives`
-        for the objective and its source. Users are folded in with the best items that they do not have, too.
-        ``n_iter="auto"`` is 16 then, the last 6 with such pairs, and the objective, which may rise when the
-        pairs are drawn anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, dislikes, stores, GPUs.
+        for the objective and its source. Fold-in, too, includes the best items that a user does not have.
+        ``n_iter="auto"`` is 16 then, the last 6 with such pairs. As the objective may rise when pairs are
+        drawn again, it ends no fit: leave ``tol`` 0. Not for ``solver="svd"``, dislikes, stores, GPUs.
     feature_reg : float or "auto", default="auto"
         Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
         ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is 1.
     user_mean : bool or "auto", default="auto"
-        Whether the regularisation pulls users to a mean of them all, which is found with the factors, instead
-        of to zero: ``sum_x rho_x |p_x - w|^2``. What a user's interactions do not tell is popularity then.
+        Whether the regularisation pulls users to the mean of all users, which is fitted with the factors,
+        instead of to zero: ``sum_x rho_x |p_x - w|^2``. Users with few interactions then rank by popularity.
         "auto" does so where ``reg`` is "auto" and the matrix tells little more than popularity, or rows are
         short for what it tells (`rgals.losses.fitted.wants_mean`); on the CPU, without ``user_features``.
     tol : float, default=0.0
@@ -105,18 +105,19 @@ class RGALS(
         Users by whom validation is judged after an iteration: a sample, always the same one, of those with
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
-        Start from the factors of the last fit, by the ids where there are some; ``init`` is for the first.
+        Start from the factors of the last fit, matched by ids if there are some; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
-        What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
-        lowers long histories and popular items, the second and the last divided by their mean; the formulas:
-        `rgals.matrix.weighting.Weighting`. "auto" is "binary" where the standard deviation of the values
+        Weight of an interaction, ``v_xy``: its value, ``log(1 + value)``, 1, or BM25, which also lowers the
+        weight of long histories and popular items. "log1p" and "bm25" are divided by their mean; for formulas
+        see `rgals.matrix.weighting.Weighting`. "auto" is "binary" where the standard deviation of the values
         exceeds their mean (play counts, hours, money) and says so with a `ValuesWarning`; otherwise "raw".
         Statistics are always those of the fitted matrix.
     half_life : float, str or None, default=None
         Time in which an interaction loses half of its weight, counted back from the newest one: a number in
         the unit of the timestamps (nanoseconds for dates), or a text such as ``"90d"`` (s, min, h, d, w, y).
-        The mean weight of the interactions stays. Histories need times then, in every method: `Interactions`
-        or frames. Updates count from the newest interaction anew, and lists for the cold go by these weights.
+        The mean weight stays the same. Histories then need times in every method: give `Interactions` or
+        frames. Updates count back from their newest interaction; popular items for cold users, too, are
+        ranked by these weights.
     random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
         1 shows a progress bar.
@@ -129,13 +130,13 @@ class RGALS(
     item_scale_ : ndarray, shape (n_items,)
         Factor of the read-out; ones without ``readout_exponent``.
     loss_ : Loss
-        What was minimised, with numbers for what was "auto".
+        What was minimised, with numbers in place of "auto".
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss``, ``reg``, ``user_mean``, ``values``, ``init`` and ``n_iter`` as they were taken:
-        ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives`` an ``n_iter`` of
-        "auto" stays.
+        ``loss``, ``reg``, ``user_mean``, ``values``, ``init`` and ``n_iter`` as used by the fit:
+        ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives``, ``n_iter="auto"``
+        remains "auto".
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -214,7 +215,7 @@ class RGALS(
 
     @property
     def loss_(self) -> Loss:
-        """The loss that was minimised, with numbers for what was "auto"."""
+        """The loss that was minimised, with numbers in place of "auto"."""
         return copy(self._outline().loss)
 
     @property
@@ -225,10 +226,10 @@ class RGALS(
 
     @property
     def params_(self) -> dict[str, Any]:
-        """What was taken in place of "auto": see the class."""
+        """The values that replaced "auto": see the class."""
         state = self._outline()
         record = state.record
-        # With hard negatives "auto" is more than a number: when they are drawn.
+        # With hard negatives, "auto" also says in which iterations they are drawn.
         n_iter = record.n_iter if state.hard_negatives is None else AUTO
         found = {"init": (record.history or [{}])[0].get("init", AUTO), "n_iter": n_iter}
         given = {k: record.params.get(k, AUTO) for k in found}  # subclasses may have other parameters
