@@ -50,7 +50,7 @@ class Checkpoint:
     Raises
     ------
     ParameterError
-        ``every`` is not an integer >= 1, or there is no folder.
+        ``every`` is not an integer >= 1, or ``folder`` is missing or is a file.
 
     Notes
     -----
@@ -78,7 +78,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike | None = None, every: int = 1) -> None:
         if folder is None:
             raise ParameterError("folder", folder, f"checkpoints every {every} iterations need a folder")
-        if not isinstance(folder, str | os.PathLike):
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder) or os.path.isfile(folder):
             raise ParameterError("folder", folder, "give the path of a folder")
         self.folder = os.fspath(folder)
         self.every = check_int("every", every, 1)

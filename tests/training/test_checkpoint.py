@@ -156,6 +156,13 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
     assert model.set_params(**{name: changed})._describe(matrix, matrix) != before
 
 
+@pytest.mark.parametrize("folder", ["", __file__])
+def test_what_cannot_be_a_folder_is_refused_by_name(folder, X):
+    """They were a FileNotFoundError and a FileExistsError, after the matrix was read."""
+    with pytest.raises(ParameterError, match="folder=.*give the path of a folder"):
+        RGALS(K=2, n_iter=1).fit(X, checkpoint=folder)
+
+
 def test_checkpoints_of_als_and_sgd_are_not_mistaken(X, tmp_path):
     make().fit(X, checkpoint=tmp_path / "sgd")
     RGALS(K=3, n_iter=2, random_state=0).fit(X, checkpoint=tmp_path / "als")
