@@ -96,25 +96,24 @@ def weigh(values: str, matrix: CSR) -> Weighting:
 
 def choose_values(found: Values) -> str:
     """The kind of weighting that "auto" stands for, with a warning where values look unfit as weights."""
-    taken, said = "raw", ""
     if found.spread > HEAVY:
-        taken = "binary"
-        said = (
+        warn(
             f"values run from {found.ends[0]:g} to {found.ends[1]:g}, with a standard deviation "
             f"of {found.spread:.1f} times their mean: as weights, a few would outrule all others. "
             "values='auto' took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or "
-            "'raw' instead"
+            "'raw' instead",
+            ValuesWarning,
         )
-    elif found.are_ratings:
+        return "binary"
+    if found.are_ratings:
         top = found.ends[1]
-        said = (
+        warn(
             f"values look like ratings up to {top:g}: all are positives, the low ones too, with their stars "
             f"as weights. To keep the high ones alone, read with min_value={0.8 * top:g} (rgals fit "
-            f"--min-value {0.8 * top:g}); values='raw' takes them all, without this warning"
+            f"--min-value {0.8 * top:g}); values='raw' takes them all, without this warning",
+            ValuesWarning,
         )
-    if said:
-        warn(said, ValuesWarning)
-    return taken
+    return "raw"
 
 
 def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
