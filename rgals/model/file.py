@@ -25,9 +25,11 @@ from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 from rgals.solvers.prior import Prior
 
 REAL = ("f4", "f8")
-_ARRAYS = {
+FACTORS = {
     "user_factors": ArraySpec(REAL, ("n_users", "K")),
     "item_factors": ArraySpec(REAL, ("n_items", "K")),
+}
+_ARRAYS = FACTORS | {
     "seen_indptr": ArraySpec(("i8",), ("n_users+1",)),
     "seen_indices": ArraySpec(("i4",), ("nnz",)),
     "seen_values": ArraySpec(REAL, ("n_values",)),

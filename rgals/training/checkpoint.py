@@ -12,6 +12,7 @@ import numpy as np
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import fingerprint
+from rgals.model.file import FACTORS
 from rgals.runtime.checks import check_int, plain_number
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed, warm_factors
@@ -19,18 +20,13 @@ from rgals.training.data import draw_seed, is_seed, warm_factors
 _Arrays = dict[str, np.ndarray]
 Best = tuple[float, int, _Arrays]  # metric, iteration and factors of the best iterate
 _History = list[dict[str, Any]]
-_REAL = ("f4", "f8")
 _LATER = {"dislikes": False, "dislike_weight": 0.3}  # loss parameters that older checkpoints lack
-_FACTORS = {
-    "user_factors": ArraySpec(_REAL, ("n_users", "K")),
-    "item_factors": ArraySpec(_REAL, ("n_items", "K")),
-}
 
 
 def checkpoint_spec(name: str, outcome: Iterable[str], more: Mapping[str, ArraySpec]) -> FileSpec:
     """The file format of a checkpoint: factors, ``more`` arrays, ``outcome`` factors of the best iterate."""
-    best = {f"best_{factors}": replace(_FACTORS[factors], required=False) for factors in outcome}
-    return FileSpec(name, 1, {**_FACTORS, **more, **best})
+    best = {f"best_{factors}": replace(FACTORS[factors], required=False) for factors in outcome}
+    return FileSpec(name, 1, {**FACTORS, **more, **best})
 
 
 class Checkpoint:
@@ -156,13 +152,13 @@ class Store:
             raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
         for key in {**description, **stored}:
             if stored.get(key, ...) != description.get(key, ...):
-                here, there = _short(description.get(key)), _short(stored.get(key))
-                problem = f"{key} is {here} here and {there} there; continue that fit, or give another folder"
+                both = f"{key} is {description.get(key)!r:.60} here and {stored.get(key)!r:.60} there"
+                problem = f"{both}; continue that fit, or give another folder"
                 raise CheckpointError(f"{path} belongs to another fit: {problem}")
         if iteration > n_iter:
             what = f"beyond the {n_iter} that are asked for; ask for more, or give another folder"
             raise CheckpointError(f"{path} is at iteration {iteration}, {what}")
-        for name, n in zip(_FACTORS, description["shape"], strict=True):
+        for name, n in zip(FACTORS, description["shape"], strict=True):
             if state[name].dtype != description["dtype"] or state[name].shape != (n, description["K"]):
                 raise ModelFileError(f"{path}: factors of another shape or type than its description")
         self._arrays, self._meta = {}, None
@@ -183,11 +179,6 @@ class Store:
             save_npz(self.checkpoint.path, state | kept, meta, spec=self.spec)
         except InputTypeError as error:
             raise InputTypeError(f"no checkpoint can be written: {error}") from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def describe(
