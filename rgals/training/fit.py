@@ -141,7 +141,7 @@ def _iterate(
     backend: Backend,
     init: str,
     hard: HardNegatives | None,
-    item_scale: np.ndarray | None,
+    scale: np.ndarray | None,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Run the iterations; returns the factors as they score, and the history."""
     # A function of its own, so that its return frees what only iterations need: start factors, drawn pairs.
@@ -152,17 +152,11 @@ def _iterate(
         # Validation sees users as a fit would publish them: solved with their best unobserved items, not with
         # drawn ones.
         task.watch.plain = plain
-        task.watch.serve = partial(served, model, problem, hard, item_scale)
+        task.watch.serve = partial(served, model, problem, hard, scale)
     began, rng = time.perf_counter(), np.random.default_rng(task.seed)
     return run(
         # No variable keeps the start: with device="cuda" it would occupy host memory throughout.
-        ALS(
-            problem,
-            backend,
-            first_users(model, init, problem, backend, rng, task.dtype),
-            item_scale,
-            sampler,
-        ),
+        ALS(problem, backend, first_users(model, init, problem, backend, rng, task.dtype), scale, sampler),
         n_iter,
         tol=model.tol if hard is None else None,
         settled=when_settled(model, problem),
