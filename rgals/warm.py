@@ -58,8 +58,8 @@ class Warmup(NamedTuple):
 def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] = JOBS) -> Warmup:
     """Compile ahead what default fits, fold-in, recommendations and `rgals.metrics.evaluate` need.
 
-    The first fit of a new process compiles nothing then. It may run where an image is built: the cache is
-    read where nothing can be written, too. It counts for processors of the kind that filled it.
+    Afterwards the first fit of a new process compiles nothing. It may run while a container image is built:
+    the cache may be read-only later. It is valid for processors of the kind that filled it.
 
     Parameters
     ----------

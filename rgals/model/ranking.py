@@ -102,9 +102,9 @@ class FactorRanker(Fitted):
     """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
 
     Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
-    refits. Users and items are named by their ids where the model has some, integers included, and answers
-    name them so; `rgals.Positions` are rows and columns of the training matrix, and answered by such. A model
-    without ids speaks of rows and columns. Scores are inner products: numbers without bounds or unit,
+    refits. If the model has ids (integers, too), methods take and return users and items by their ids;
+    `rgals.Positions` are rows and columns of the training matrix, and are answered with such. A model without
+    ids takes and returns rows and columns. Scores are inner products: numbers without bounds or unit,
     comparable for one user, no probabilities.
     """
 

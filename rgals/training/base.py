@@ -111,32 +111,31 @@ class Trained(FactorRanker):
         ----------
         X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
             Values >= 0; a zero means "not observed". Duplicates are added. Not modified, but its arrays may
-            be shared with the model: change a copy. What a value weighs is said by ``values``. A frame
+            be shared with the model: change a copy. ``values`` says how they become weights. A frame
             (pandas, polars, arrow) of users, items, values and times is read by the names of its columns, as
             `rgals.datasets.read_interactions` does, and gives the model its ids. A frame is a matrix if all
             its columns are numeric and none is called like a user, item, value or time, but not if it has
-            two to four columns, all integers; anything else is refused. Arrays of torch and cupy will do.
+            two to four columns, all integers; anything else is refused. Arrays may be those of torch or cupy.
         y : ignored
         validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             Held-out interactions: ``metric`` is measured on them after every iteration, or epoch (not
             counted in the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
-            Called with an `rgals.training.Iteration` after every iteration; a true answer ends the fit.
+            Called with an `rgals.training.Iteration` after every iteration; returning true ends the fit.
             BLAS has one thread meanwhile.
         checkpoint : path or Checkpoint, optional
-            Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
-            holds one of this fit already, the fit goes on from there and ends with the bytes of an
-            uninterrupted one.
+            Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. If it holds
+            one of this fit already, the fit resumes there and ends with the bytes of an uninterrupted one.
         user_ids, item_ids : array of distinct labels, optional
             External ids of rows and columns, saved with the model; taken from ``X`` where it has some.
         columns : dict or "matrix", optional
-            Ends the guess about a frame: ``{"user": "who", "item": "what"}`` names the columns (also
-            ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.
+            How to read a frame: ``{"user": "who", "item": "what"}`` names the columns (also ``value``,
+            ``timestamp``; or give positions, from 0), "matrix" says that its columns are items.
         user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
-            What is known of users and items besides, for `RGALS`: a row each, in the order of ``X``, or in
-            any order with ids, in a pair or in the column ``user`` or ``item`` of a frame (or called as logs
-            call it, as ``movieId``). Numbers of a frame are standardised, all else has a column for each of
-            its values. Rows are pulled to a prediction from their features, all that users and items without
+            Features of users and items, for `RGALS`: a row each, in the order of ``X``, or in any order with
+            ids, in a pair or in the column ``user`` or ``item`` of a frame (or a usual name, as ``movieId``).
+            Numbers of a frame are standardised, any other column becomes a column for each of its values.
+            Factors are pulled to a prediction from their features, which is all that users and items without
             interactions have; with ids these need not be in ``X``. See `rgals.solvers.prior`.
 
         Returns
@@ -159,8 +158,8 @@ class Trained(FactorRanker):
         Warns
         -----
         ValuesWarning
-            ``values="auto"`` took something else than the values, or they look like ratings of which low ones
-            mean dislike.
+            ``values="auto"`` does not take the values as weights, or they look like ratings, of which low
+            ones mean dislike.
 
         Notes
         -----

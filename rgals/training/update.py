@@ -37,14 +37,14 @@ _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
 
 class Drift(NamedTuple):
-    """How far updates have taken a model from a fit; see `RGALS.drift`.
+    """How far updates have taken a model from its fit; see `RGALS.drift`.
 
     Attributes
     ----------
     merged : float
-        Interactions that updates have added, changed or taken away, over those that there are.
+        Interactions that updates have added, changed or removed, over all interactions.
     fall : float
-        What one more iteration over everybody would lower the objective by, over all that it fell from
+        By how much one more iteration over all rows would lower the objective, over its whole fall from
         factors of 0.
     """
 
@@ -341,10 +341,10 @@ class Updated(FoldIn):
     def drift(self) -> Drift:
         """How far updates have taken the model from a fit, to decide when a refit pays.
 
-        ``fall`` is exact: it tries an iteration over everybody on the side and leaves the model alone. It is
-        the figure by which ``n_iter="auto"`` ends a fit, below .003 then, and grows with what updates leave
-        unsolved. It costs an iteration and a half. A month of days of 1 % (``benchmarks/daily.py``) took it
-        to .01 to .024, within 3 % of refits. It takes what "auto" became as given: refit by ``merged``, too.
+        ``fall`` is exact: an iteration over all users and items measures it, on a copy, and it costs an
+        iteration and a half. ``n_iter="auto"`` ends a fit when this figure is below .003; it grows with what
+        updates leave unsolved. A month of daily updates of 1 % (``benchmarks/daily.py``) took it to .01 to
+        .024, within 3 % of refits. A change of what "auto" would choose is not in it: see ``merged``, too.
 
         Returns
         -------
