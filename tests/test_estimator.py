@@ -176,7 +176,7 @@ def compiled_for() -> dict[str, int]:
 def test_rows_and_columns_may_be_permuted(X):
     rng = np.random.default_rng(0)
     rows, cols = rng.permutation(X.shape[0]), rng.permutation(X.shape[1])
-    kwargs = {"K": 5, "n_iter": 5000, "tol": 1e-13, "dtype": "float64", "n_jobs": 1}
+    kwargs = {"K": 5, "n_iter": 5000, "tol": 1e-11, "dtype": "float64", "n_jobs": 1}
     kwargs |= {"loss": RG2(alpha=0.0), "reg": 0.002}
     a = RGALS(random_state=0, **kwargs).fit(X)
     b = RGALS(random_state=1, **kwargs).fit(X[rows][:, cols])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from instruments import model_files
 
-BATCH = 1000
+BATCH = 500
 ME = "instruments.model_files"
 
 
 def test_damaged_model_files(zygote, tally):
-    count = tally("mutations of model files", 1_000, 50_000)
+    count = tally("mutations of model files", 500, 50_000)
     content = model_files.good()
     for start in range(0, count.figure, BATCH):
         outcome = zygote.run(f"{ME}:batch", content, start, start + BATCH)
@@ -30,11 +30,14 @@ def test_the_damage_fools_whoever_trusts_the_file(zygote):
 
 
 def test_crafted_model_files(zygote, tally, amount):
-    count = tally("crafted model files", 13, 40)
+    """In one process; those of the stress tests in a process each, so that a crash names its file."""
+    count = tally("crafted model files", 40, 40)
     content = model_files.good()
-    assert zygote.run(f"{ME}:load_crafted", model_files.rebuilt(content)).value == "loaded"
-    for name, file in model_files.crafted(content)[:: amount(3, 1)]:
-        outcome = zygote.run(f"{ME}:load_crafted", file)
-        typed = outcome.error is not None and "ModelFileError" in outcome.error[0]
-        count.add(outcome.seconds, None if typed else f"{name}: {outcome}")
+    assert zygote.run(f"{ME}:load_crafted", [model_files.rebuilt(content)]).value == ["loaded"]
+    files = model_files.crafted(content)
+    for part in amount([files], [[file] for file in files]):
+        outcome = zygote.run(f"{ME}:load_crafted", [file for _, file in part])
+        answers = outcome.value if outcome.returned else [str(outcome)] * len(part)
+        for (name, _), answer in zip(part, answers, strict=True):
+            count.add(outcome.seconds, None if answer == "ModelFileError" else f"{name}: {answer}")
     count.check()

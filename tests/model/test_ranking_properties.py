@@ -92,7 +92,7 @@ def random_case(seed):
 
 
 def test_random_calls_equal_a_dense_argsort(amount):
-    kinds, ties, padded, colds, cases = set(), 0, 0, 0, amount(250, 1000)
+    kinds, ties, padded, colds, cases = set(), 0, 0, 0, amount(150, 1000)
     for seed in range(cases):
         call, (want_ids, want_scores), options, cold = random_case(seed)
         with warnings.catch_warnings(record=True) as said:
@@ -109,8 +109,8 @@ def test_random_calls_equal_a_dense_argsort(amount):
     assert min(ties, padded, colds) > cases / 5
 
 
-def test_neighbours_in_two_hundred_random_cases():
-    for seed in range(200):
+def test_neighbours_in_random_cases():
+    for seed in range(80):
         rng = np.random.default_rng(seed)
         model = Adding(rng, int(rng.integers(1, 30)), int(rng.integers(1, 50)), 3)
         for factors, call, blocked_name in (

@@ -141,7 +141,7 @@ def test_the_touched_rows_come_to_rest():
     X, events = data(True), day(M + 2)
     users, items = np.flatnonzero(np.diff(events.indptr)), np.unique(events.indices)
     slopes = []
-    for sweeps in (1, 2, 400):
+    for sweeps in (1, 2, 200):
         model = fitted("rg2", X).partial_fit(events, sweeps=sweeps)
         _, slope = model.loss.gradient(model.seen_, *model.factors_, 0.1, 0.7)
         slopes.append(np.abs(slope[items]).max())

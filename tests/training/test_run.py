@@ -115,7 +115,7 @@ def test_signals_at_any_moment_leave_the_old_fit_or_the_new_one(name, X, tmp_pat
     handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
     interrupted = 0
     try:
-        for moment in np.linspace(0.02, 1.2, 40) * seconds:
+        for moment in np.linspace(0.02, 1.2, 25) * seconds:
             model.set_params(random_state=1)
             try:
                 signal.setitimer(signal.ITIMER_REAL, moment)
