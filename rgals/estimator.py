@@ -102,8 +102,8 @@ class RGALS(
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; used by early stopping and by `score`.
     validation_users : int or None, default=None
-        Users by whom validation is judged after an iteration: a sample, always the same one, of those with
-        validation interactions. It bounds the cost of watching a fit; None is all users.
+        Number of users whose validation interactions are measured after an iteration: always the same sample.
+        It bounds the cost of validation; None is all users.
     warm_start : bool, default=False
         Start from the factors of the last fit, matched by ids if there are some; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
@@ -279,8 +279,8 @@ class RGALS(
         X : sparse matrix, array, Interactions or frame, shape (n, n_items); or None
             Full history of each user, over the items of the fit; None where there are features alone.
         user_features : sparse matrix, array, frame or (ids, matrix), optional
-            Their features, where the fit had some: n rows, or by the ids of ``X``; who has features alone
-            follows behind.
+            Their features, where the fit had some: n rows, or by the ids of ``X``; users with features alone
+            are appended.
 
         Returns
         -------
@@ -308,7 +308,7 @@ class RGALS(
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).
 
-        What ``hard_negatives`` add is no part of it.
+        The terms of ``hard_negatives`` are not part of it.
 
         Parameters
         ----------

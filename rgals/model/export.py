@@ -78,7 +78,7 @@ def export_index(
         Exact, or approximate by a graph.
     space : {"ip", "l2"}, default "ip"
         Inner products of the factors; search with ``model.transform(rows)`` or ``model.user_factors_``. Or
-        distances of `augment_items`, for what knows no inner product; search with `augment_queries` of these.
+        distances of `augment_items`, if inner products are missing; search with `augment_queries` of these.
 
     Returns
     -------

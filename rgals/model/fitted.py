@@ -190,7 +190,7 @@ class Fitted:
         Raises
         ------
         InputTypeError
-            A file cannot hold the loss, optimiser or schedule: an object of the caller's.
+            The loss, optimiser or schedule is an object of the caller's that a file cannot hold.
         """
         self._file.save(self._state(), path)
 
@@ -202,7 +202,7 @@ class Fitted:
         ----------
         path : str or path
         loss : class of Loss, optional
-            Of an `RGALS`, where it is none of rgals': no file makes anything be imported.
+            Of an `RGALS` whose loss is none of rgals': loading imports nothing that a file names.
 
         Returns
         -------

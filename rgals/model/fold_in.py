@@ -38,13 +38,13 @@ class Explanation:
     rest : float
         Sum over the interactions that are not listed.
     all_pairs : float
-        What the user's factors take from all items together, interactions or not: the pull of RG2 and RGX on
-        every score; 0 for WRMF and iALS.
+        What the loss's terms over all items, interactions or not, added: RG2 and RGX pull every score of a
+        user; 0 for WRMF and iALS.
     negatives : float
-        What ``hard_negatives`` took away, or gave, by their own pull: of the best items that the user does
-        not have, together. 0 without them, and for WRMF and iALS, whose other pairs pull to 0.
+        What ``hard_negatives`` added, usually less than 0: all of the best items that the user does not have.
+        0 without them, and for WRMF and iALS, which pull unobserved pairs to 0.
     features : float
-        What the user's features gave, or with ``user_mean`` the mean of all users.
+        What the user's features added, or with ``user_mean`` the mean of all users.
     """
 
     user: Any
@@ -91,8 +91,8 @@ class FoldIn(FactorRanker):
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
         item_features : sparse matrix, array, frame or (ids, matrix), optional
-            Their features, where the fit had some: n rows, or by the ids of ``X_cols``; who has features
-            alone follows behind.
+            Their features, where the fit had some: n rows, or by the ids of ``X_cols``; items with features
+            alone are appended.
 
         Returns
         -------

@@ -33,7 +33,7 @@ class Recommendations(NamedTuple("_Lists", [("ids", np.ndarray), ("scores", np.n
     scores : ndarray, shape (B, n)
         -inf where there is none.
     asked : ndarray, shape (B,)
-        Whose lists these are, as they were asked for.
+        The users or items that the lists are for, as they were asked for.
     columns : tuple of str
         What `to_frame` calls those who were asked for, and what they got.
 
@@ -211,8 +211,8 @@ class FactorRanker(Fitted):
         exclude_items : sequence of item ids, or Positions, optional
             Items that nobody gets.
         cold : {"empty", "popular"}, default "empty"
-            What users without training interactions get, about whom nothing is known: nothing, or the
-            items with the most training interactions that the filters allow, whose number is then the score.
+            What users without training interactions get: empty lists, or the items with the most training
+            interactions that the filters allow, with that number as their score.
 
         Returns
         -------
@@ -265,7 +265,7 @@ class FactorRanker(Fitted):
         n, cold, candidates, exclude_items
             As in `recommend`.
         unknown : {"error", "popular", "empty"}, default "error"
-            What users get whom the model does not know: an error that names the first, or as with ``cold``.
+            What users unknown to the model get: an error that names the first, or lists as with ``cold``.
         exclude : "train" or None, default "train"
 
         Returns

@@ -20,8 +20,8 @@ class Forgetting(Updated):
     def forget_users(self, users: Any) -> Self:
         """Remove users: afterwards their rows, ids and values are nowhere in the model or its files.
 
-        What the factors of items took from them stays, as a share in sums over everybody, until the next
-        `fit`. Copies of the model, files and checkpoints that were written before are not touched.
+        Their share in the factors of items, which are sums over all users, stays until the next `fit`. Copies
+        of the model, files and checkpoints that were written before are not touched.
 
         Parameters
         ----------
@@ -53,8 +53,8 @@ class Forgetting(Updated):
     def forget_items(self, items: Any) -> Self:
         """Remove items: afterwards their columns, ids and values are nowhere in the model or its files.
 
-        The users who had them are solved again from the rest of their histories. What the factors of other
-        items took from these users before stays until the next `fit`.
+        The users who had them are solved again from the rest of their histories. Other items keep their
+        factors, with a share of these users' former factors, until the next `fit`.
 
         Parameters
         ----------

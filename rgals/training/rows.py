@@ -65,7 +65,7 @@ class OfRows(FactorRanker):
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
 
         Hides a fifth of every row, folds the rest in and measures on what was hidden: ``metric``, which must
-        be better when larger, or NDCG@10 of a model without. The choice is the same at every call.
+        be better when larger, or NDCG@10 of a model without. The hidden part is the same at every call.
 
         Parameters
         ----------

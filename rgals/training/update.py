@@ -233,8 +233,8 @@ class Updated(FoldIn):
             or a frame are found by their ids.
         users : sequence of n ids, or Positions
             External ids where the model has them (``user_ids_``), else row numbers. Unknown ids are new
-            users, appended in this order; new row numbers must go on where the model ends. What has ids
-            brings its own.
+            users, appended in this order; new row numbers must go on where the model ends. Not needed for
+            an `Interactions` or a frame, which has ids.
         columns : dict or "matrix", optional
             As in `fit`.
 
