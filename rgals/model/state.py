@@ -28,23 +28,24 @@ def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """External ids as read-only copies, checked: one distinct label for each row and column."""
-    out: list[np.ndarray | None] = []
-    for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        if labels is None:
-            out.append(None)
-            continue
-        if np.shape(labels) != (n,):
-            raise InputError(f"{name} has shape {np.shape(labels)}; one label for each of {n} is needed")
-        try:
-            # `IdMap` keeps integers and text apart, of which numpy would make text.
-            kept = IdMap(labels, name.removesuffix("_ids")).labels
-            # Labels of a store are ordered already, and stay on its disk.
-            kept = kept if getattr(kept, "ordered", False) else narrowest(kept)
-        except (InputError, InputTypeError) as error:
-            raise type(error)(f"{name}: {error}") from None
-        kept.flags.writeable = False
-        out.append(kept)
-    return out[0], out[1]
+    return _labels("user", user_ids, shape[0]), _labels("item", item_ids, shape[1])
+
+
+def _labels(what: str, labels: Any, n: int) -> np.ndarray | None:
+    name = f"{what}_ids"
+    if labels is None:
+        return None
+    if np.shape(labels) != (n,):
+        raise InputError(f"{name} has shape {np.shape(labels)}; one label for each of {n} is needed")
+    try:
+        # `IdMap` keeps integers and text apart, of which numpy would make text.
+        kept = IdMap(labels, what).labels
+        # Labels of a store (`rgals.matrix.mapped.Ids`) stay on its disk.
+        kept = kept if getattr(kept, "ordered", False) else narrowest(kept)
+    except (InputError, InputTypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    kept.flags.writeable = False
+    return kept
 
 
 def _inverse_norms(factors: np.ndarray) -> np.ndarray:
