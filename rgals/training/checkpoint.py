@@ -72,10 +72,9 @@ class Checkpoint:
     name = "checkpoint.npz"
 
     def __init__(self, folder: str | os.PathLike | None = None, every: int = 1) -> None:
-        if folder is None:
-            raise ParameterError("folder", folder, f"checkpoints every {every} iterations need a folder")
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder) or os.path.isfile(folder):
-            raise ParameterError("folder", folder, "give the path of a folder")
+            why = f"checkpoints every {every} iterations need a folder; give its path"
+            raise ParameterError("folder", folder, why)
         self.folder = os.fspath(folder)
         self.every = check_int("every", every, 1)
 

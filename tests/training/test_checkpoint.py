@@ -159,7 +159,7 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
 @pytest.mark.parametrize("folder", ["", __file__])
 def test_what_cannot_be_a_folder_is_refused_by_name(folder, X):
     """They were a FileNotFoundError and a FileExistsError, after the matrix was read."""
-    with pytest.raises(ParameterError, match="folder=.*give the path of a folder"):
+    with pytest.raises(ParameterError, match="folder=.*need a folder; give its path"):
         RGALS(K=2, n_iter=1).fit(X, checkpoint=folder)
 
 
