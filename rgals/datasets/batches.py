@@ -1,4 +1,4 @@
-"""Files of interactions in batches of rows: parquet, text, folders of them; for more than memory holds."""
+"""Files of interactions read in batches of rows, for `convert`: parquet and text, also whole folders."""
 
 import csv
 import os
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.columns import Batches
+from rgals.datasets.columns import IDS, Batches
 from rgals.datasets.frames import number_column, parquet_parts
 from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
@@ -22,22 +22,22 @@ from rgals.matrix.store import DESCRIPTION
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
-_ROWS = 1 << 18  # of a batch of parquet
+_PARQUET_ROWS = 1 << 18  # of a batch
 
 
 class Batch(NamedTuple):
-    """Some rows: arrow arrays of users and items, values (None: there is no such column)."""
+    """Some consecutive rows of a file."""
 
-    user: Any
+    user: Any  # arrow array of integers or texts, or a dictionary of them
     item: Any
-    value: np.ndarray | None
-    where: Callable[[int], str]  # says where row k of these is in its file
-    trimmed: bool  # ids are those of a text file
-    done: int  # bytes of the file that are read
+    value: np.ndarray | None  # None: the file has no such column
+    where: Callable[[int], str]  # says where row k of the batch is in its file
+    trimmed: bool  # whether ids are those of a text file, which become integers if all of them can
+    done: int  # bytes of the file read so far
 
 
 def files_of(sources: Any) -> list[Path]:
-    """The files of paths of files and folders, in the order of their names within a folder."""
+    """The files given by their paths or by folders, those of a folder sorted by name."""
     many = isinstance(sources, Iterable) and not is_frame(sources) and not isinstance(sources, str | bytes)
     found: list[Path] = []
     for source in sources if many else [sources]:
@@ -48,12 +48,12 @@ def files_of(sources: Any) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        # Hidden folders hold copies and what is not complete: .ipynb_checkpoints, _temporary.
+        # Hidden folders hold copies and unfinished files: .ipynb_checkpoints, _temporary.
         names = (p.relative_to(path) for p in path.rglob("*"))
         inside = sorted(path / p for p in names if not any(part.startswith((".", "_")) for part in p.parts))
         for p in inside:
             if p.is_symlink() and not p.is_file():
-                raise InputError(f"{p} is a link that is not followed; give what it leads to as a source")
+                raise InputError(f"{p} is a link that is not followed; give its target as a source")
             if p.name == DESCRIPTION:
                 raise InputError(f"{p.parent} is a store already; rgals.matrix.open_matrix opens it")
         inside = [p for p in inside if p.is_file()]
@@ -66,38 +66,48 @@ def files_of(sources: Any) -> list[Path]:
 
 
 def read(path: Path, wanted: dict[str, Any], options: dict[str, Any], alone: bool = True) -> Iterator[Batch]:
-    """The rows of a file in batches; where it holds none, an error if it is ``alone``."""
+    """The rows of a file in batches. A file without rows is an error only if it is ``alone``."""
     try:
-        yield from _read(path, wanted, options)
+        form = form_of(path, wanted, "auto", options)
+        if form == "npz":
+            raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
+        if form == "parquet":
+            yield from _parquet(path, wanted)
+        elif form == "table":
+            yield from _table(detect(path, wanted, **options))
+        else:
+            yield from _lines(path, form, wanted, options["encoding"])
     except NoRowsError:
         if alone:
             raise
 
 
-def _read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterator[Batch]:
-    first, form = 0, form_of(path, wanted, "auto", options)
-    if form == "parquet":
-        for part, share in parquet_parts(path, wanted, _ROWS):
-            where = partial(_where, f"{path}, row", range(first, first + len(part["user"])))
-            value = number_column(part["value"], "value", where) if "value" in part else None
-            user, item = (_ids(part[role], role, where) for role in ("user", "item"))
-            yield Batch(user, item, value, where, False, int(share * os.path.getsize(path)))
-            first += len(user)
-        return
-    if form in ("jsonl", "lists"):
-        for part in line_batches(pairs(path, form, wanted, options["encoding"])):
-            where = partial(_where, f"{path}, line", part["line"])
-            user, item = (_ids([x.strip() for x in part[role]], role, where) for role in ("user", "item"))
-            yield Batch(user, item, part.get("value"), where, True, 0)
-        return
+def _parquet(path: Path, wanted: dict[str, Any]) -> Iterator[Batch]:
+    first = 0
+    for part, share in parquet_parts(path, wanted, _PARQUET_ROWS):
+        where = partial(_located, f"{path}, row", range(first, first + len(part["user"])))
+        value = number_column(part["value"], "value", where) if "value" in part else None
+        user, item = (_ids(part[role], role, where) for role in IDS)
+        yield Batch(user, item, value, where, False, int(share * os.path.getsize(path)))
+        first += len(user)
+
+
+def _lines(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Iterator[Batch]:
+    """The rows of a file with a JSON object, or a user and its items, on every line."""
+    for part in line_batches(pairs(path, form, wanted, encoding)):
+        where = partial(_located, f"{path}, line", part["line"])
+        user, item = (_ids([x.strip() for x in part[role]], role, where) for role in IDS)
+        yield Batch(user, item, part.get("value"), where, True, 0)
+
+
+def _table(layout: Layout) -> Iterator[Batch]:
+    """The rows of csv and the like; their ids are trimmed, and checked as `read_text` checks them."""
     pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
-    if form == "npz":
-        raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
-    layout = detect(path, wanted, **options)
+    first = 0
     try:
         for part, done in _rows(layout):
-            ids, again = [], np.ones(len(part["user"]), bool)
-            for role in ("user", "item"):
+            ids, is_header = [], np.ones(len(part["user"]), bool)
+            for role in IDS:
                 coded = part[role]
                 if not hasattr(coded, "dictionary"):
                     texts = pa.array([text.replace(DOUBLED, "::") for text in coded], pa.string())
@@ -107,23 +117,23 @@ def _read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterat
                     raise ValueError("an id is empty")
                 if layout.names is not None:
                     is_name = pc.equal(texts, layout.names[layout.at[role]])
-                    again &= np.asarray(is_name)[np.asarray(coded.indices)]
+                    is_header &= np.asarray(is_name)[np.asarray(coded.indices)]
                 ids.append(pa.DictionaryArray.from_arrays(coded.indices, texts))
             if layout.names is not None:
-                refuse_header(layout, again, first)
+                refuse_header(layout, is_header, first)
             user, item = ids
             yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done)
-            first += len(again)
+            first += len(is_header)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
             layout.check()  # names the line, if one breaks a rule
         raise
     if not first:
-        raise NoRowsError(f"{path} holds no rows")
+        raise NoRowsError(f"{layout.path} holds no rows")
 
 
 def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
-    """Ids as an arrow array of integers or texts, which dates, bytes and floats that are whole become."""
+    """Ids as an arrow array of integers or texts; dates and bytes become texts, whole floats integers."""
     pa = optional("pyarrow", "")
     refuse_missing(column, f"the {role} is missing", where)
     kind = getattr(column, "type", None)
@@ -144,19 +154,20 @@ def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
 
 
 def _rows(layout: Layout) -> Batches:
-    """The rows of a table by pyarrow; from where it finds what it does not accept by the csv module."""
-    done = 0
+    """The rows of a table by pyarrow; from the first block that it refuses on, by the csv module."""
+    n_read = 0
     with suppress(ValueError):
-        for part, at in arrow_batches(layout):
-            yield part, at
-            done += len(part["user"])
+        for part, done in arrow_batches(layout):
+            yield part, done
+            n_read += len(part["user"])
         return
-    for part, at in layout.csv_batches():
-        known = min(done, len(part["user"]))
-        done -= known
-        if known < len(part["user"]):
-            yield {role: column[known:] for role, column in part.items()}, at
+    for part, done in layout.csv_batches():
+        skipped = min(n_read, len(part["user"]))
+        n_read -= skipped
+        if skipped < len(part["user"]):
+            yield {role: column[skipped:] for role, column in part.items()}, done
 
 
-def _where(place: str, numbers: Any, k: int) -> str:
-    return f"{place} {numbers[k]}"
+def _located(start: str, numbers: Any, k: int) -> str:
+    """Where row ``k`` of a batch is, by the ``numbers`` of its rows or lines."""
+    return f"{start} {numbers[k]}"

@@ -401,7 +401,7 @@ def test_arguments_are_checked_by_name(tmp_path):
 
 @pytest.mark.parametrize("bad", [b"\xff", 1.5, True])
 def test_what_is_no_id_is_refused_by_its_file_and_row(bad, tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "_ROWS", 3)
+    monkeypatch.setattr(batches, "_PARQUET_ROWS", 3)
     users = [type(bad)(1) if not isinstance(bad, bytes) else b"a"] * 7 + [bad]
     pq.write_table(pa.table({"user": users, "item": [1] * 8}), tmp_path / "a.parquet")
     with pytest.raises(
