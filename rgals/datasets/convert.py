@@ -1,11 +1,12 @@
-"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted.
+"""Interactions of any size written to a store in bounded memory, by an external bucket sort.
 
-1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
-   disk one behind the other.
-2. Codes are ranked by their labels. Every interaction becomes a key, the bits of its row before those of its
-   column, and goes to one of some buckets: consecutive rows, or columns of one, that fit into memory.
-3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
-4. The same again for the columns, of what was written.
+1. Spill: batches of rows are read; users and items get codes in the order of their first occurrence
+   (`Numbering`); codes and values are appended to two files.
+2. Deal: codes are replaced by the ranks of their labels. Every interaction gets an integer key, the bits of
+   its row above those of its column, and is written to its bucket. A bucket is a range of keys (consecutive
+   rows, or a part of one long row) that fits into memory.
+3. Sort: bucket after bucket is sorted, its duplicates are merged, and it is appended to the row files.
+4. Steps 2 and 3 once more, from the row files to the column files.
 """
 
 import glob
@@ -39,17 +40,17 @@ from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterE
 from rgals.runtime.lazy import optional
 from rgals.runtime.memory import of_process, readable
 
-_LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
-_IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
-_CHUNK = 1 << 20  # interactions that are dealt out together, while others are prepared
-_EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
-_SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
-_BUCKETS = 30_000  # or three times as many at most: of each, some interactions are dealt at once
-_MOST = 6  # times as many as planned may be in a bucket, as where a pair is repeated
-_CELLS = 18  # bits: a quarter of a million ranges of columns are counted, of all rows that are cut
-#: Files with all rows, and their types: codes, and values where there are some.
+_LEAST_MEMORY = 400_000_000  # bytes; the interpreter and its packages alone take half of that
+_SHARE_OF_IDS = 0.8  # of the memory beside the interpreter, at most; buckets get what ids leave
+_CHUNK = 1 << 20  # interactions that are dealt at once, while the next ones are read
+_SORT_BYTES = 80  # memory per interaction of a bucket while it is sorted
+_LEAST_FOR_BUCKETS = 1 << 25  # bytes, also if the process already holds more than its memory
+_MOST_BUCKETS = 30_000  # or three times as many in bad cases; every dealt chunk writes to each of them
+_OVERFULL = 6  # times its planned size that a bucket may have, as when one pair is repeated
+_CELL_BITS = 18  # interactions of long rows are counted in 2**18 cells, ranges of columns, in all
+#: Spilled files with all rows, and their types: codes, and values if any source has values.
 _SPILLED = {"codes": np.dtype([("user", np.int32), ("item", np.int32)]), "values": np.dtype(np.float64)}
-_PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
+_PART, _LOCK = ".part", ".lock"  # suffixes of an unfinished folder and of its lock file
 MERGES = ("sum", "max", "error")
 Sides = tuple[Numbering, Numbering]
 Parts = Callable[[], Iterator[tuple[Any, ...]]]
@@ -124,7 +125,7 @@ def convert(
     rules = check_rules(min_value, binarize, duplicates)
     wanted = wanted_columns(columns) | {"timestamp": None, "split": None}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
-    # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
+    # A tenth is kept back for packages that are loaded later, and for freed memory that malloc holds.
     room = int(0.9 * _bytes(memory)) - max(of_process(1), 200_000_000)
     files = files_of(sources)
     with _folder(Path(os.path.realpath(out))) as folder:
@@ -137,15 +138,16 @@ def convert(
 def _bytes(memory: str | int) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?\s*", str(memory).upper())
     n = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ") if found else 0
-    if n < _LEAST:
-        raise ParameterError("memory", memory, f"give at least {_LEAST / 1e6:.0f}MB, as a number or as '1GB'")
+    if n < _LEAST_MEMORY:
+        least = f"{_LEAST_MEMORY / 1e6:.0f}MB"
+        raise ParameterError("memory", memory, f"give at least {least}, as a number or as '1GB'")
     return int(n)
 
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that takes its name at the end, or is removed."""
-    # Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
+    """A temporary folder beside the target, renamed to it at the end, or removed after an error."""
+    # First the leftovers of killed conversions are removed. A folder in use has a locked file beside it.
     there = InputError(f"{target} exists; give another name, or remove it first")
     if target.exists():
         raise there
@@ -166,17 +168,17 @@ def _folder(target: Path) -> Iterator[Path]:
                     raise there from None
                 raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # where it has its new name, there is none
+            shutil.rmtree(folder, ignore_errors=True)  # after the rename there is none
 
 
-# ---------------------------------------------------------------------------------------- what is read
+# ---------------------------------------------------------------------------------------------- spill
 
 
 def _spill(
     files: list[Path], rows: Callable[[Path], Any], folder: Path, room: int, rules: Rules, progress: bool
 ) -> tuple[Sides, int, bool]:
-    """All rows into one file; the ids that it numbers, how many rows there are, and whether with values."""
-    users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
+    """Write codes and values of all rows; return the ids, the number of rows, and whether any has a value."""
+    users, items = (Numbering(what, int(_SHARE_OF_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
     n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not progress)
@@ -185,11 +187,12 @@ def _spill(
         for path in files:
             for batch in read_ahead(rows(path)):
                 check_values(batch.value, batch.where, rules)
-                beside = other.submit(items.codes, batch.item, batch.trimmed)  # each side by its own thread
+                beside = other.submit(items.codes, batch.item, batch.trimmed)  # a thread for each side
                 part = np.empty(len(batch.user), _SPILLED["codes"])
                 part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
                 codes.write(part.view(np.uint8).data)
-                # Without values, rows count 1; before the first that has one, nothing is written of that.
+                # Rows without values count 1. The file of values is begun, with ones for all rows before,
+                # by the first batch that has values.
                 for left in range(0 if batch.value is None or valued else n, 0, -_CHUNK):
                     values.write(np.ones(min(left, _CHUNK)).data)
                 valued |= batch.value is not None
@@ -209,13 +212,13 @@ def _spill(
 
 
 def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
-    """The numbers of a file behind its head, some at a time."""
+    """The numbers of a file behind ``head`` bytes, `_CHUNK` at a time."""
     for start in range(head, os.path.getsize(path), _CHUNK * np.dtype(dtype).itemsize):
         yield np.fromfile(path, dtype, _CHUNK, offset=start)
 
 
 def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...]]:
-    """Users and items of what was spilled, by the order of their labels, and values; some at a time."""
+    """Ranks of the users and of the items of all spilled rows, and values; `_CHUNK` at a time."""
     ranks = [np.argsort(side.order).astype(np.int32) for side in sides]
     files = [_chunks(folder / name, of) for name, of in _SPILLED.items()][: 1 + valued]
     for codes, *values in zip(*files, strict=True):
@@ -223,33 +226,37 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 
 
 class _Buckets:
-    """Interactions by consecutive rows, all in a file: keys, and values if these have a type."""
+    """Interactions in buckets, which are consecutive ranges of keys, all in one file.
 
-    # ``parts`` gives interactions, some at a time: rows, columns, and values if the buckets have them.
+    ``counts`` are the interactions of every row, ``room`` the bytes of memory that buckets may take, and
+    ``parts`` gives all interactions, some at a time: rows, columns, and values if ``dtype`` is not None.
+    """
 
     def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
         self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts
         self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
-        # Rows that begin within so many interactions: a bucket has these, and the rest of its last row.
-        self.some = some = max(room // 4 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
-        of_row = (ends - counts) // some
+        # A bucket holds the rows that begin within the same `planned` interactions, all of its last row, too.
+        self.planned = planned = max(room // 4 // _SORT_BYTES, int(ends[-1]) // _MOST_BUCKETS, 1)
+        of_row = (ends - counts) // planned
         last = np.searchsorted(of_row, np.arange(of_row[-1] + 1), side="right")
-        # How often every row comes is known before, so that every bucket has its place in the file.
+        # As all counts are known before anything is dealt, every bucket has its place in the file: bucket k
+        # has the keys below keys[k] that no earlier bucket has.
         keys, places = last << self.bits, ends[last - 1]
-        if len(heavy := np.flatnonzero(counts > some)):
-            # These are cut, too, between equal ranges of columns, of which interactions are counted.
-            shift = max(self.bits + len(heavy).bit_length() - _CELLS, 0)
+        if len(heavy := np.flatnonzero(counts > planned)):
+            # Rows longer than a bucket are cut between cells, equal ranges of columns, which are counted.
+            shift = max(self.bits + len(heavy).bit_length() - _CELL_BITS, 0)
             cells = self._cells(heavy, shift)
             before = (ends - counts)[heavy, None] + np.cumsum(cells, 1) - cells
-            row, cell = np.nonzero(np.diff(before // some))
+            row, cell = np.nonzero(np.diff(before // planned))
             keys = np.sort(np.append(keys, (heavy[row] << self.bits) + (cell + 1 << shift)))
             places = np.sort(np.append(places, before[row, cell + 1]))
         self._ends, self._places = keys, [0, *places.tolist()]
-        # Interactions of the fullest one, and the last key that it may have.
+        # Interactions of the fullest bucket, and the last key that it may have.
         self.largest = max(zip(np.diff(self._places).tolist(), (keys - 1).tolist(), strict=True))
 
     def _cells(self, heavy: np.ndarray, shift: int) -> np.ndarray:
+        """Interactions of the ``heavy`` rows in every range of ``2**shift`` columns."""
         cells = np.zeros((len(heavy), 1 << self.bits - shift), np.int64)
         for rows, cols, *_ in read_ahead(self.parts()):
             at = np.searchsorted(heavy, rows)
@@ -259,7 +266,7 @@ class _Buckets:
         return cells
 
     def deal(self, bar: Bar) -> None:
-        """Deal all interactions out."""
+        """Write all interactions to their buckets."""
         free, size = self._places[:-1], self.kind.itemsize
         with open(self.path, "wb") as file:
             for dealt, ends in read_ahead(map(self._in_order, read_ahead(self.parts()))):
@@ -280,10 +287,10 @@ class _Buckets:
         return dealt, np.searchsorted(dealt["key"], self._ends)
 
     def _by_key(self, part: np.ndarray) -> np.ndarray:
-        """Interactions in the order of their keys; equal ones as they came."""
+        """Interactions sorted by their keys; equal keys stay in the order of the source."""
         if self.kind.names != ("key",):
             return part.take(np.argsort(part["key"], kind="stable"))
-        part["key"].sort()  # equal ones are the same
+        part["key"].sort()  # without values, equal keys cannot be told apart
         return part
 
     def pairs(self, keys: Any) -> tuple[Any, Any]:
@@ -291,7 +298,7 @@ class _Buckets:
         return keys >> self.bits, keys & ((1 << self.bits) - 1)
 
     def sorted(self) -> Iterator[np.ndarray]:
-        """What is in a bucket after the other, by keys; equal ones as they came."""
+        """The sorted interactions of one bucket after the other."""
         for start, stop in pairwise(self._places):
             part = np.fromfile(self.path, self.kind, stop - start, offset=start * self.kind.itemsize)
             yield self._by_key(part)
@@ -301,16 +308,17 @@ class _Buckets:
 def _write(
     writer: Writer, sides: Sides, n: int, valued: bool, room: int, rules: Rules, progress: bool
 ) -> None:
-    """All files of the store."""
+    """Deal, sort and merge what was spilled; write all files of the store."""
     users, items = sides
     counts = users.counts.copy()
     for side in sides:
         side.sort()
-    left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _SOME)
+    left = max(room - sum(side.bytes + 16 * side.known for side in sides), room // 4, _LEAST_FOR_BUCKETS)
     parts, kind = partial(_ranked, writer.folder, sides, valued), np.float64 if valued else None
     buckets = _Buckets(writer.folder, counts[users.order], items.known, left, parts, kind)
     most, last = buckets.largest
-    if most > _MOST * buckets.some and (needed := 4 * _EVENT * most // _MOST) > left:
+    needed = 4 * _SORT_BYTES * most // _OVERFULL
+    if most > _OVERFULL * buckets.planned and needed > left:
         user, more = users.label(buckets.pairs(last)[0]), readable((needed - left) * 10 // 9)
         raise InsufficientMemoryError(
             f"user {user} has {most:,} interactions with one item, or a few, which are merged at once: that "
@@ -347,7 +355,7 @@ def _write(
     indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
     writer.save("rows_indptr.npy", indptr.dtype, [indptr])
     if shape[1] < items.known:
-        # Columns by their numbers among those that are left.
+        # Some columns have no interaction left: number the others without gaps.
         places = np.cumsum(col_counts > 0, dtype=np.int32) - 1
         old, before = "rows_indices.npy", writer.folder / "before.npy"
         os.rename(writer.folder / old, before)
@@ -358,7 +366,7 @@ def _write(
 
 
 def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, rules: Rules) -> tuple[int, Any, Any]:
-    """How much a sorted bucket holds, and keys and values that are kept of it, duplicates merged."""
+    """Interactions of a sorted bucket, and its keys and values, duplicates merged, that are kept."""
     keys = part["key"]
     new = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=new[1:])
@@ -380,7 +388,7 @@ def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, rules: Rules) -> 
 def _columns(
     writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
 ) -> None:
-    """The files of the columns, from those of the rows."""
+    """Write the files of the columns from those of the rows."""
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
 

@@ -141,7 +141,7 @@ def compare(path, text, folder, monkeypatch, **options) -> None:
             convert(path, folder / "x.rgals", **options)
         return
     check_same(convert(path, folder / "x.rgals", **options), expected)
-    monkeypatch.setattr(module, "_EVENT", 1 << 27)
+    monkeypatch.setattr(module, "_SORT_BYTES", 1 << 27)
     monkeypatch.setattr(module, "_CHUNK", 3)
     check_same(convert(path, folder / "y.rgals", **options), expected)
 
@@ -238,8 +238,8 @@ def test_buckets_are_consecutive_and_neither_large_nor_too_many(tmp_path, counts
     cols = np.arange(len(rows)) % 500
     buckets = module._Buckets(tmp_path, counts, 500, room, lambda: iter([(rows, cols)]), None)
     assert (np.diff(buckets._ends) >= 0).all() and buckets.pairs(buckets._ends[-1]) == (len(counts), 0)
-    assert len(buckets._ends) <= 3 * module._BUCKETS
-    some = max(room // 4 // module._EVENT, counts.sum() // module._BUCKETS, 1)
+    assert len(buckets._ends) <= 3 * module._MOST_BUCKETS
+    some = max(room // 4 // module._SORT_BYTES, counts.sum() // module._MOST_BUCKETS, 1)
     keys = np.sort(rows << buckets.bits | cols)
     held = np.diff(np.searchsorted(keys, buckets._ends), prepend=0)
     assert held.tolist() == np.diff(buckets._places).tolist() and held.sum() == counts.sum()
@@ -256,7 +256,7 @@ def test_a_row_that_fills_many_buckets_is_cut(cells, tmp_path, monkeypatch):
     columns = {"user": users, "item": items, "rating": rng.integers(1, 9, 4000) / 8}
     pq.write_table(pa.table(columns), path)
     monkeypatch.setattr(module, "of_process", lambda which: 0)  # whatever else it holds
-    for name, value in {"_EVENT": 1 << 20, "_CHUNK": 300, "_CELLS": cells}.items():
+    for name, value in {"_SORT_BYTES": 1 << 20, "_CHUNK": 300, "_CELL_BITS": cells}.items():
         monkeypatch.setattr(module, name, value)
     sizes, by_key = [], module._Buckets._by_key
     monkeypatch.setattr(
@@ -270,7 +270,7 @@ def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
     """What is merged at once cannot be cut."""
     users = np.where(np.arange(5000) % 5, 7, np.arange(5000))
     pq.write_table(pa.table({"user": users, "item": np.zeros(5000, int)}), tmp_path / "a.parquet")
-    monkeypatch.setattr(module, "_EVENT", 1 << 19)
+    monkeypatch.setattr(module, "_SORT_BYTES", 1 << 19)
     monkeypatch.setattr(module, "of_process", lambda which: 0)
     with pytest.raises(
         InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.* by .* at least"
@@ -454,7 +454,7 @@ def converted_at_once(folder: str) -> tuple[int, int]:
     for k in range(4):
         users, items = rng.integers(0, 50_000, 1_000_000), rng.integers(0, 20_000, 1_000_000)
         pq.write_table(pa.table({"user": users, "item": items}), f"{folder}/{k}.parquet")
-    module._LEAST, module._bytes = 0, lambda memory: module.of_process(1) + 60_000_000
+    module._LEAST_MEMORY, module._bytes = 0, lambda memory: module.of_process(1) + 60_000_000
     before = module.of_process(1)
     convert(folder, f"{folder}/x.rgals")
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -513,7 +513,7 @@ def convert_for_ever(folder: str) -> None:
 
 
 def convert_once(folder: str) -> None:
-    module._CHUNK, module._EVENT = 500, 1 << 22
+    module._CHUNK, module._SORT_BYTES = 500, 1 << 22
     convert(f"{folder}/events.csv", f"{folder}/x.rgals")
 
 
