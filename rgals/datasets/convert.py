@@ -368,16 +368,14 @@ def _write(
 def _merged(part: np.ndarray, buckets: _Buckets, sides: Sides, rules: Rules) -> tuple[int, Any, Any]:
     """Interactions of a sorted bucket, and its keys and values, duplicates merged, that are kept."""
     keys = part["key"]
-    new = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=new[1:])
-    starts = np.flatnonzero(new)
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
 
     def pair(k: int) -> str:
         row, col = buckets.pairs(int(keys[starts[k]]))
         return f"user {sides[0].label(row)}, item {sides[1].label(col)}"
 
-    if rules.duplicates == "error" and not new.all():
-        both = f"{pair(int(new.argmin()) - 1)} occur together more than once"
+    if rules.duplicates == "error" and len(starts) < len(keys):
+        both = f"{pair(int(np.diff(keys).argmin()))} occur together more than once"
         raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
     value = part["value"] if part.dtype.names != ("key",) else np.ones(len(keys))
     value = (np.add if rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
