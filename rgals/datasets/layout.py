@@ -1,6 +1,6 @@
-"""How the text of a file is cut into rows and columns, and what its rows are.
+"""How the text of a table is cut into rows and fields: encoding, delimiter, header, columns.
 
-The rules are those of Python's csv module; `Layout.rows` names the line of whatever breaks them.
+The rules are those of Python's csv module. `Layout.check` finds the line that breaks one of them.
 """
 
 import bz2
@@ -25,14 +25,15 @@ from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError, ParameterError, warn
 
 _SNIFF_BYTES = 1 << 20
-_MAX_LINE = _SNIFF_BYTES // 2  # characters of a table
+_MAX_ROW = _SNIFF_BYTES // 2  # characters of a line of a table
 _BATCH = 1 << 10  # rows: few enough to stay in the processor's caches
-_TOO_LONG = "the line is longer than {} characters; this is no table of interactions".format
-# Of a file with a record a line: lists of items can be long, mysqldump writes statements of up to 16 MiB.
+# Characters of a line with a record: lists of items can be long, mysqldump writes statements of up to 16 MiB.
 LONGEST = 1 << 26
-Place = Path | zipfile.Path  # of a file, which may lie in an archive
-DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
-END = "\udc01"  # a row of its own behind the last one, unless a quote is open
+Place = Path | zipfile.Path  # of a file, which may be a member of an archive
+# The csv module cuts at one character, so "::" is replaced by one that no decoded text holds.
+DOUBLED = "\udc00"
+# A last line that is added to find open quotes: csv returns it as a row of its own, unless a quote is open.
+END = "\udc01"
 _DELIMITERS = ("\t", ";", "|", " ", ",")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _OPENERS[b""] = nullcontext
@@ -64,16 +65,17 @@ def shown(text: str) -> str:
 
 
 @contextmanager
-def open_lines(path: Place, encoding: str, most: int = _MAX_LINE, **how: Any) -> Iterator[Iterator[str]]:
-    """The lines of a text file; they are bounded, so that one without line ends cannot fill the memory."""
+def open_lines(path: Place, encoding: str, longest: int = _MAX_ROW, **how: Any) -> Iterator[Iterator[str]]:
+    """The lines of a text file. One of ``longest`` characters is an error: it might fill the memory."""
     with open_bytes(path) as raw:
         file = io.TextIOWrapper(raw, encoding, **{"newline": "", **how})  # type: ignore[type-var]
 
         def lines() -> Iterator[str]:
             try:
-                for number, line in enumerate(iter(partial(file.readline, most), ""), 1):
-                    if len(line) == most and line[-1] not in "\r\n":
-                        raise bad(path, number, _TOO_LONG(most), line)
+                for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
+                    if len(line) == longest and line[-1] not in "\r\n":
+                        problem = f"the line is longer than {longest} characters"
+                        raise bad(path, number, f"{problem}; this is no table of interactions", line)
                     yield line
             except UnicodeError as error:
                 raise undecodable(path, encoding, error) from error
@@ -87,7 +89,7 @@ def bad(path: Place, number: int, problem: str, text: str) -> FileFormatError:
 
 
 def cut(lines: Iterable[str], delimiter: str) -> Any:
-    """Python's csv module reading the fields of every row, which may hold `DOUBLED`."""
+    """A reader of Python's csv module; for the delimiter "::", fields hold `DOUBLED` in place of "::"."""
     if delimiter == "::":
         lines, delimiter = (line.replace("::", DOUBLED) for line in lines), DOUBLED
     return csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == " ")
@@ -109,11 +111,11 @@ def undecodable(path: Place, encoding: str, error: UnicodeError) -> FileFormatEr
 
 
 def known_encoding(encoding: str) -> str:
-    """The name of an encoding as Python has it; a mark at the beginning of UTF-8 is no text."""
+    """Python's name of an encoding; for UTF-8 the one that skips a byte order mark."""
     try:
         name = codecs.lookup(encoding).name
         "a".encode(encoding)
-    except (LookupError, TypeError, UnicodeError):  # unknown, or of bytes: hex, rot13
+    except (LookupError, TypeError, UnicodeError):  # unknown, or no encoding of text: hex, rot13
         raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
     return "utf-8-sig" if name == "utf-8" else name
 
@@ -121,7 +123,7 @@ def known_encoding(encoding: str) -> str:
 def numbered(
     path: Path, encoding: str = "utf-8", progress: bool = False, errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a file that may be packed, without blank ones; ``progress`` shows a bar."""
+    """Number and text of every line that is not blank; the file may be packed."""
     shown = {"unit": " lines", "unit_scale": True, "desc": path.name, "leave": False}
     with open_lines(path, known_encoding(encoding), LONGEST, errors=errors, newline="\n") as lines:
         for number, line in enumerate(Bar(lines, disable=not progress, **shown), 1):
@@ -130,7 +132,7 @@ def numbered(
 
 
 class NoRowsError(FileFormatError):
-    """A file or a table is sound and holds nothing, as parts of others may."""
+    """A sound file or table without rows, which a part of a larger source may be."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +142,13 @@ class Layout:
     path: Place
     delimiter: str
     encoding: str
-    names: list[str] | None  # those of a header
+    names: list[str] | None  # of the columns; None without a header
     n_fields: int
-    at: dict[str, int]  # the position of every role that a column has
-    starts_blank: bool
+    at: dict[str, int]  # position of the column by role
+    starts_blank: bool  # whether the first line is blank
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number and fields of every row but the header and blank ones; every quote must be closed."""
+        """Line number and fields of every row but the header and blank ones."""
         before, is_header = 0, self.names is not None
         try:
             with open_lines(self.path, self.encoding) as lines:
@@ -163,7 +165,7 @@ class Layout:
             raise FileFormatError(f"{self.path}, line {before + 1}: {problem}") from error
 
     def csv_batches(self) -> Batches:
-        """The rows of a file by Python's csv module."""
+        """The rows by Python's csv module, in batches. A `ValueError` says that one breaks a rule."""
         with open_lines(self.path, self.encoding) as lines:
             table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), self.delimiter)))
             if self.names is not None:
@@ -175,7 +177,7 @@ class Layout:
                 yield {r: numbers(columns[k]) if r in NUMBERS else columns[k] for r, k in self.at.items()}, 0
 
     def check(self) -> None:
-        """Raise for the first row that breaks a rule; called when something did not fit."""
+        """Raise for the first row that breaks a rule, after a reader of batches failed."""
         delimiter = {"\t": "tab", " ": "space"}.get(self.delimiter, repr(self.delimiter))
         for number, row in self.rows():
             if len(row) != self.n_fields:
@@ -192,13 +194,13 @@ class Layout:
         return bad(self.path, number, problem, self.delimiter.join(row))
 
     def locate(self, k: int, first: int = 0) -> str:
-        """The file and line of row ``k``, counted from ``first``, with its content."""
+        """The file and line of row ``first + k``, with its content."""
         number, row = next(islice(self.rows(), first + k, None))
         return f"{self.path}, line {number} ({shown(self.delimiter.join(row))})"
 
 
 def sample(path: Place, encoding: str) -> list[str]:
-    """The first lines of a file, after checks that this is text at all."""
+    """The first lines of a file, after checks that it holds text at all."""
     with open_bytes(path) as raw:
         start = raw.read(_SNIFF_BYTES)
     if not start.strip() and len(start) < _SNIFF_BYTES:
@@ -219,21 +221,20 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
     def n_fields(line: str, delimiter: str) -> int:
         try:
             return len(next(cut([line], delimiter), []))
-        except csv.Error:  # as for very long fields
+        except csv.Error:  # the field is too long
             return 1
 
     def n_alike(delimiter: str) -> int:
-        """Lines with as many fields as the first, where the delimiter cuts that."""
+        """Number of lines with as many fields as the first; 0 if the delimiter does not cut that."""
         counts = [n_fields(line, delimiter) for line in lines]
         return counts.count(counts[0]) if counts[0] > 1 else 0
 
-    # Whether all commas are delimiters, or of decimals behind a user and an item, as in 1;7;2,5.
     def is_plain(delimiter: str) -> bool:
+        """Whether no comma is left in fields, but decimal commas of values and times, as in 1;7;2,5."""
         cuts = (enumerate(line.split(delimiter)) for line in lines)
         with_comma = ((k, field.replace(",", ".")) for row in cuts for k, field in row if "," in field)
         return delimiter == "," or all(k > 1 and is_number(field) for k, field in with_comma)
 
-    # The first of those that cut most lines alike.
     best = max(_DELIMITERS, key=lambda delimiter: (n_alike(delimiter), is_plain(delimiter)))
     if n_alike(best) == 0:
         tried = "tab, comma, semicolon, '|', space or '::'"
@@ -271,7 +272,7 @@ def detect(
     named = sum(role_of(field) is not None for field in first[0]) >= 2
     if header is None:
         asked = any(isinstance(want, str) and want != "auto" for want in wanted.values())
-        # A first line without any number above lines with numbers is a header too.
+        # A first line without numbers above a line with numbers is a header too.
         numbers_below = any(is_number(field) for row in first[1:2] for field in row)
         header = named or asked or (numbers_below and not any(map(is_number, first[0])))
     elif named and not header:
@@ -281,7 +282,7 @@ def detect(
         raise NoRowsError(f"{path} has a header but no rows: {shown(lines[0])}")
     names = [name.strip() for name in first[0]] if header else None
     body, n_fields = first[int(header)], len(first[0])
-    # Numbers with a comma are chosen, too: they are refused with their line, not left out.
+    # A column of decimal commas counts as numeric: it is refused with its line, not ignored.
     is_value = [is_number(field.replace(",", ".")) for field in body]
     numeric = is_value if len(body) == n_fields else [False] * n_fields
     at = choose(names, wanted, str(path), numeric)
