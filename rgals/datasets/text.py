@@ -1,7 +1,8 @@
-"""Text, plain or packed: tables (csv, tsv, MovieLens ``::``), a record a line, a user and its items a line.
+"""Text files: tables (csv, tsv, MovieLens ``::``), and lines with a record, or with a user and its items.
 
-What pyarrow reads of a table, where it is installed, is what the csv module reads, faster; it is asked for
-nothing unusual. The csv module reads many rows at once, and where they break a rule one by one, to name it.
+A table is read by pyarrow if it is installed, which is faster, and else by Python's csv module. pyarrow is
+asked only for files of which it reads the same as csv. Only if a row breaks a rule, rows are read one by one,
+to name its line.
 """
 
 import codecs
@@ -25,20 +26,21 @@ from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, 
 from rgals.runtime.errors import FileFormatError
 from rgals.runtime.lazy import optional
 
-_BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuses longer fields
-_PAIRS = 1 << 12  # of a batch
-_WHOLE = re.compile(r"[0-9]+").fullmatch
+_BLOCK = 1 << 16  # bytes; csv refuses fields of twice as many, as there are in lines that fill a block
+_PAIRS = 1 << 12  # pairs in a batch
+_is_whole = re.compile(r"[0-9]+").fullmatch
+# Types that a field of a record may have by its role, and their names in a message.
 _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(IDS, (int | str, "a text or an integer"))
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
 _FIELDS |= dict.fromkeys(NUMBERS, (int | float, "a number"))
-Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
-Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
+Pair = tuple[int, dict[str, Any]]  # one interaction: the number of its line, and its fields by role
+Labels = Callable[[np.ndarray, Any], Coded]  # gives codes and distinct ids in the order of the labels
 
 
 def _suits_arrow(layout: Layout) -> bool:
-    """Whether pyarrow must read a file as csv does: no very long line, no line end within quotes, no 0x10."""
-    # pyarrow cuts a file into blocks at line ends, takes fields of any length, closes an open quote at the
-    # end of the file, and reads hexadecimal integers.
+    """Whether csv reads the same: no very long line, no line end within quotes, no 0x10 as a time."""
+    # pyarrow cuts a file into blocks at line ends, also at those within quotes, takes fields of any length,
+    # closes an open quote at the end of the file, and reads hexadecimal integers.
     end = re.escape(layout.delimiter[-1].encode()) + rb"\r\n"  # of a field; also what is before one
     quoted = re.compile(rb'(?<![^%b])"[^"\r\n]*(?:""[^"\r\n]*)*"(?=[%b]|\Z)' % (end, end))
     with open_bytes(layout.path) as raw:
@@ -56,12 +58,12 @@ def _suits_arrow(layout: Layout) -> bool:
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
     """The rows of a table by pyarrow, ids as dictionary arrays; ``whole``: the file is read at once."""
-    # A `ValueError` says that pyarrow might read the file in another way than the csv module.
+    # A `ValueError` says that the csv module might read the file in another way.
     pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):
         raise ValueError("pyarrow might read this in another way")
-    # pyarrow cuts at one character: "a::b" is then "a", nothing, "b".
+    # pyarrow cuts at one character: "a::b" is then "a", an empty field that must be null, and "b".
     step = len(layout.delimiter)
     at = {role: f"f{step * position}" for role, position in layout.at.items()}
     names = [f"f{k}" for k in range(step * (layout.n_fields - 1) + 1)]
@@ -75,10 +77,10 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=used, null_values=nulls)
     try:
         with open_bytes(layout.path) as raw:
-            # Threads of pyarrow that still hold a Python file when Python ends abort the process.
+            # Only plain files get threads: one that holds a Python file at exit aborts the process.
             is_plain = type(raw) is io.BufferedReader
             file: Any = pa.OSFile(raw.name) if is_plain else raw
-            # Some blocks are in memory, each with a dictionary of its ids, which may all be different.
+            # A stream keeps some blocks in memory, each with a dictionary of its ids: they must be small.
             size = 1 << (24 if whole else 20)
             read = pa_csv.ReadOptions(use_threads=is_plain, block_size=size, **header)
             table = (pa_csv.read_csv if whole else pa_csv.open_csv)(file, read, parse, convert)
@@ -96,7 +98,7 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
 
 
 def _collected(layout: Layout, batches: Batches) -> Columns:
-    """All rows: columns of numbers, and for users and items of codes for sorted labels."""
+    """The columns of all batches of a table; a `ValueError` says that an id is empty."""
     raw, known = collect(batch for batch, _ in batches)
     if not raw:
         raise FileFormatError(f"{layout.path} holds no rows")
@@ -112,7 +114,7 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
 
 
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
-    """Raise where a row, counted from ``first``, is ``again`` the header."""
+    """Raise if a row, counted from ``first``, is the header ``again``."""
     if again.any():
         raise FileFormatError(f"{layout.locate(int(again.argmax()), first)}: the header occurs a second time")
 
@@ -121,7 +123,7 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
     """Columns of a text file; ``engine`` is "auto", "pyarrow" or "python"."""
     layout = detect(path, wanted, **options)
     if engine in ("auto", "pyarrow"):
-        with suppress(ValueError, ImportError):  # the rules accept what pyarrow does not, or name its line
+        with suppress(ValueError, ImportError):  # csv reads what pyarrow refuses, or names the line
             return _collected(layout, arrow_batches(layout, whole=True))
     try:
         return _collected(layout, layout.csv_batches())
@@ -134,7 +136,7 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
 
 
 def line_batches(lines: Iterator[Pair]) -> Iterator[dict[str, Any]]:
-    """Columns by role of some pairs after the other, and the numbers of their lines as "line"."""
+    """Pairs in batches of columns by role; the column "line" holds the numbers of their lines."""
     while some := list(islice(lines, _PAIRS)):
         at, found = zip(*some, strict=True)
         columns: dict[str, Any] = {role: [pair[role] for pair in found] for role in found[0]}
@@ -145,7 +147,7 @@ def line_batches(lines: Iterator[Pair]) -> Iterator[dict[str, Any]]:
 def gathered(
     read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
 ) -> Columns:
-    """Columns of the pairs of one file, or of a training and a test file; ``labels`` sorts their ids."""
+    """Columns of the pairs of one file, or of a training and a test file, which become the split."""
 
     def batches() -> Iterator[dict[str, Any]]:
         for part, path in zip((TRAIN, TEST), paths, strict=False):
@@ -162,7 +164,7 @@ def gathered(
 
 
 def _columns(raw: dict[str, Any], known: list[list], where: Callable[[int], str], labels: Labels) -> Columns:
-    """Columns of what was collected."""
+    """The columns from `collect`, their ids sorted by ``labels``."""
     user, item = (labels(raw[role], ids) for role, ids in zip(IDS, known, strict=True))
     return Columns(user, item, where, raw.get("value"), raw.get("timestamp"), raw.get("split"))
 
@@ -176,9 +178,9 @@ def records(
     encoding: str = "utf-8",
     progress: bool = False,
 ) -> Iterator[Pair]:
-    """The pairs of a file with a record a line; the keys of the roles that are ``wanted`` are its columns."""
-    keys: dict[str, str] = {}
-    names: dict[str, None] = {}  # in their order
+    """The pairs of a file with a record on every line, whose keys are chosen as columns by ``wanted``."""
+    keys: dict[str, str] = {}  # by role
+    names: dict[str, None] = {}  # all keys so far, in the order of their first occurrence
     for number, line in numbered(path, encoding, progress):
         try:
             record = parse(line)
@@ -198,27 +200,27 @@ def records(
             if field is None:
                 raise bad(path, number, f"the {role} ({key!r}) is missing", line)
             fits = isinstance(field, kinds) and not isinstance(field, bool) and str(field).strip()
-            if not fits or (role in NUMBERS and not is_number(field)):  # as an integer beyond all floats
+            if not fits or (role in NUMBERS and not is_number(field)):  # an integer that no float holds
                 raise bad(path, number, f"the {role} must be {what}", line)
         yield number, {r: record[k] if r in NUMBERS else str(record[k]) for r, k in keys.items()}
 
 
 def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Iterator[Pair]:
-    """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
+    """The pairs of a file of the form "lists" (LightGCN's) or "jsonl"."""
     return lists(path, encoding) if form == "lists" else records(path, wanted, encoding=encoding)
 
 
 def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bool = False) -> Iterator[Pair]:
-    """The pairs of a file with a user and its items a line; ``whole``: all must be integers from 0."""
+    """The pairs of a file with a user and its items on every line; ``whole``: all must be integers from 0."""
     for number, line in numbered(path, encoding, progress):
         user, *items = line.split()
-        if whole and not all(map(_WHOLE, line.split())):
+        if whole and not all(map(_is_whole, line.split())):
             raise bad(path, number, "expected a user and items, all of them integers from 0", line)
         yield from ((number, {"user": user, "item": item}) for item in items)
 
 
 def is_lists(path: Path, encoding: str) -> bool:
-    """Whether every line is a user and its items: different integers first, lines of different lengths."""
+    """Whether a file looks like lists: integers alone, another user on every line, lines of other lengths."""
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
-    whole = all(_WHOLE(field) for row in rows for field in row)
+    whole = all(_is_whole(field) for row in rows for field in row)
     return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1
