@@ -1,4 +1,4 @@
-"""Columns of what is no text: data frames, arrow tables, parquet and npz files, arrays and matrices."""
+"""Columns of sources other than text: data frames, arrow tables, parquet and npz files, arrays, matrices."""
 
 import errno
 import os
@@ -23,10 +23,10 @@ from rgals.matrix.validate import MAX_INDEX, as_csr
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ShapeError
 from rgals.runtime.lazy import optional
 
-# Key, kinds of dtype that it may have.
+# Arrays of an npz file of interactions, and the kinds of dtype that each may have.
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
-_SPARSE = {"format", "shape", "data"}  # what scipy writes of a matrix in any format
+_SPARSE = {"format", "shape", "data"}  # arrays that scipy.sparse.save_npz writes for every format
 
 
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
@@ -38,12 +38,12 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
             return sort_codes(np.concatenate([codes_of(part, known) for part in parts]), list(known))
         if hasattr(column, "factorize") and getattr(column.dtype, "isnative", True):  # pandas
             return sort_codes(*column.factorize())
-        zoned = getattr(getattr(column, "dtype", None), "time_zone", None)  # of polars: numpy drops the zone
+        zoned = getattr(getattr(column, "dtype", None), "time_zone", None)  # polars: to_numpy drops zones
         plain = hasattr(column, "to_numpy") and zoned is None
         return encode(as_labels(column.to_numpy() if plain else column))
     except (TypeError, NotImplementedError):
-        # The package cannot number the column (lists), or one of its distinct entries is no id. One by one
-        # they become ids after all (arrow's UUIDs), or the row at fault is named.
+        # The package cannot number the column (lists), or one of its distinct entries is no id. Entry by
+        # entry all become ids after all (arrow's UUIDs), or the row at fault is named.
         try:
             return encode(as_labels(column))
         except InputTypeError as error:
@@ -57,7 +57,7 @@ def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nda
         raise ShapeError(f"the {role}s must have one dimension, not the shape {array.shape}")
     if array.dtype.kind in "biuf":
         return array
-    # Of dates and durations in nanoseconds, `tolist` makes integers.
+    # `tolist` turns dates and durations in nanoseconds into integers.
     items = list(map(str, array)) if array.dtype.kind in "mM" else array.tolist()
     refuse([not is_number(item) for item in items], where, f"the {role} {{!r}} is not a number", items)
     return np.array(items, np.float64)
@@ -66,7 +66,7 @@ def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nda
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
     names, (in_index, problem) = column_names(frame), indexed(frame, "frame")
-    # Else two other columns, as of a table that was grouped by users and items, would be taken for them.
+    # Users or items in the index, as after a groupby: without an error, other columns would be taken.
     asked = {role for role in IDS if wanted[role] not in (None, "auto")}
     if in_index.keys() & {*IDS} - roles_of(names).keys() - asked:
         raise InputError(problem)
@@ -75,7 +75,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
 
 
 def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:
-    """Columns of what holds each role; None, or no such role, where nothing does."""
+    """Columns from one array or column per role; values, times and splits may be None or missing."""
     where = partial(row.format, origin)
     if not len(given["user"]):
         raise NoRowsError(f"{origin} holds no rows")
@@ -88,7 +88,7 @@ def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> C
 def parquet_parts(
     path: Path, wanted: dict[str, Any], rows: int | None = None
 ) -> Iterator[tuple[dict[str, Any], float]]:
-    """Arrow arrays by role, so many rows of a file at once (None: all), and the share of it that is read."""
+    """Arrow arrays by role of ``rows`` rows at once (None: all), and the share of the file read so far."""
     needed = f'{path}: reading parquet needs pyarrow: pip install "rgals[parquet]"'
     pa, pq = (optional(name, needed) for name in ("pyarrow", "pyarrow.parquet"))
     try:
@@ -99,7 +99,7 @@ def parquet_parts(
                 raise FileFormatError(f"{path}: two columns have the same name")
             at = {role: names[position] for role, position in at.items()}
             used, n, done = list(at.values()), max(file.metadata.num_rows, 1), 0
-            # Arrow keeps what it has read until an iterator ends: each has some groups of rows.
+            # Arrow keeps all that an iterator has read until it ends: each reads only some row groups.
             groups, how = range(file.num_row_groups), {"columns": used, "use_threads": False}
             step = max((rows or 0) * len(groups) // n, 1)
             starts = (list(groups[k : k + step]) for k in groups[::step])
@@ -138,7 +138,7 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
 
 def matrix_columns(X: Any) -> Columns:
     """Columns of a sparse matrix; its row and column numbers are the ids."""
-    matrix = as_csr(X, dislikes=True).to_scipy()  # what is negative is for `build` to judge
+    matrix = as_csr(X, dislikes=True).to_scipy()  # `build` checks negative values
     if matrix.nnz == 0:
         raise InputError(f"the matrix of shape {matrix.shape} stores no interaction")
     user, item = entry_rows(matrix), matrix.indices.astype(np.int64)
@@ -161,10 +161,10 @@ def read_npz(path: Path) -> Columns:
     arrays, matrix = {}, None
     try:
         with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
-            damaged = archive.testzip()  # also names, and members that are not read
+            damaged = archive.testzip()  # checks names, too, and members that are not read below
             raw.seek(-12, os.SEEK_END)
             if damaged or int.from_bytes(raw.read(2), "little") != len(archive.namelist()):
-                # A damaged entry of the directory can swallow those behind it.
+                # A damaged entry of the directory can hide the entries after it.
                 raise zipfile.BadZipFile(f"{damaged or 'the directory'} is damaged")
         with np.load(path) as file:
             if {"user", "item"} <= set(file):
@@ -196,7 +196,7 @@ def read_npz(path: Path) -> Columns:
 
 
 def _checked(file: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the project's form: plain numbers of the right kinds, all as long."""
+    """The arrays of a npz in the project's form: plain numbers of the right kinds, equally long."""
     arrays = {}
     for key in (key for key in (*_COLUMNS, *_ID_KEYS) if key in file):
         try:
