@@ -129,6 +129,7 @@ def _table(layout: Layout) -> Iterator[Batch]:
             layout.check()  # names the line, if one breaks a rule
         raise
     if not first:
+        layout.check()  # a quote that the header opens hides all rows
         raise NoRowsError(f"{layout.path} holds no rows")
 
 

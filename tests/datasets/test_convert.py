@@ -196,6 +196,18 @@ def test_parts_without_rows_hold_nothing(text, tmp_path):
         convert(parts, tmp_path / "y.rgals")
 
 
+def test_a_quote_that_the_header_opens_does_not_hide_a_part(tmp_path):
+    """Its rows were fields of the header, and the part was left out as one without rows."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "a.csv").write_text("user,item\na,x\n")
+    (parts / "b.csv").write_text('user,item,"note\nb,y,1\nc,x,2\n')
+    with pytest.raises(FileFormatError, match=r"b\.csv, line 1: a quote is opened and never closed"):
+        convert(parts, tmp_path / "x.rgals")
+    (parts / "b.csv").write_text('user,item,"note\nof the day"\n')
+    assert convert(parts, tmp_path / "x.rgals").nnz == 1
+
+
 def test_what_pyarrow_refuses_far_behind_is_read_by_csv_from_there(tmp_path, monkeypatch):
     """A number of wide digits; each row counts once."""
     lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(70_000)]
