@@ -153,11 +153,12 @@ class Layout:
         try:
             with open_lines(self.path, self.encoding) as lines:
                 reader = cut(chain(lines, [END]), self.delimiter)
-                for row in takewhile([END].__ne__, reader):
+                for fields in takewhile([END].__ne__, reader):
+                    row = [field.replace(DOUBLED, "::") for field in fields]
                     if row and row[-1].endswith(END):
                         raise self.complain(before + 1, row, "a quote is opened and never closed")
                     if row and not is_header:
-                        yield reader.line_num, [field.replace(DOUBLED, "::") for field in row]
+                        yield reader.line_num, row
                     is_header &= not row
                     before = reader.line_num
         except csv.Error as error:
