@@ -1,4 +1,4 @@
-"""`read_interactions`: one entry for every source of interactions."""
+"""`read_interactions`: interactions from a file, a frame, arrays or a matrix."""
 
 import codecs
 import os
@@ -17,12 +17,12 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
 
 FORMS = ("auto", "table", "jsonl", "lists")
-# What reads files that are none of interactions; rgals takes the frame.
+# Functions that read other kinds of files; `read_interactions` takes the frame or matrix that they return.
 _READERS = {"pandas.read_excel": ".xlsx .xls .xlsm .ods", "pandas.read_feather": ".feather .arrow .ipc"}
 _READERS |= {"pandas.read_hdf": ".h5 .hdf .hdf5", "pandas.read_orc": ".orc", "pandas.read_stata": ".dta"}
 _READERS |= {"pandas.read_spss": ".sav", "numpy.load": ".npy", "scipy.io.loadmat": ".mat"}
 _READERS |= {"scipy.io.mmread": ".mtx"}
-_OTHERS = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
+_UNREADABLE = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -53,20 +53,20 @@ def read_interactions(
         `Interactions.save` or `scipy.sparse.save_npz` wrote), parquet (needs pyarrow), or text: csv, tsv,
         MovieLens ``::``, RecBole's ``.inter`` and the like, jsonl (a JSON object a line), or LightGCN's lists
         (a user and all its items a line), plain or packed with gzip, bzip2 or xz. Empty lines of text are
-        skipped; a line of nothing but spaces or delimiters is an error. A name that ends in what is read
-        otherwise (``.xlsx``) is refused with the line that would be right.
+        skipped; a line of nothing but spaces or delimiters is an error. Files of other kinds, told by their
+        names (``.xlsx``), are refused with the line that reads them.
         Or a pandas or polars DataFrame, pyarrow Table, ``(users, items[, values[, timestamps]])``, a matrix.
     user, item : str or int, optional
         Column by name or by position from 0. By default a column with a usual name (``user_id``,
         ``movieId``, ``asin`` ...), in a table without names the first and the second column.
     value, timestamp, split : str, int or None, default "auto"
-        The same for the weight, the time and a given split (0 train, 1 test, 2 validation). ``"auto"`` uses
-        a column with a usual name (``rating``, ``count`` ...), in a table without names the third and the
-        fourth column if they hold numbers. None: do not read one; every value is then 1.
+        Likewise the column of the weight, the time and a given split (0 train, 1 test, 2 validation).
+        ``"auto"`` uses a column with a usual name (``rating``, ``count`` ...), in a table without names the
+        third and the fourth column if they hold numbers. None reads no such column; every value is then 1.
     min_value : float, optional
         Keep interactions whose value is at least this. Applied after duplicates are merged.
     binarize : bool, optional
-        Set every kept value to 1. Default: where there is a ``min_value``, which makes ratings positives.
+        Set every kept value to 1. Default: True if ``min_value`` is given, which makes ratings positives.
     dislike_below : float, optional
         Values below this become dislikes, of value -1: 3 for stars, 0 for thumbs of -1 and 1, 1 for those of
         0 and 1. Others are kept as ``min_value`` says, which must not be less. See `rgals.IALS`. Where it is
@@ -82,8 +82,8 @@ def read_interactions(
     encoding : str, default "utf-8"
         Of a text file.
     engine : {"auto", "pyarrow", "python"}, default "auto"
-        How text is read; all give the same result. "auto" takes pyarrow where it is installed; what that
-        refuses is read by Python's csv module, which names the line of an error. "numpy" means "python".
+        How tables of text are read; all give the same result. "auto" uses pyarrow if it is installed. What
+        pyarrow refuses is read by Python's csv module, and errors name the line. "numpy" means "python".
     form : {"auto", "table", "jsonl", "lists"}, default "auto"
         Of a text file. By default lines that begin with ``{`` are jsonl, and lines of integers are lists if
         they are of different lengths and each begins with another user.
@@ -111,7 +111,7 @@ def read_interactions(
     OSError
         The file does not exist or may not be read.
     ParameterError
-        A column of what has none, or an option that there is not.
+        A column is asked for of a source without named columns, or an option is unknown.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
 
 
 def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any]) -> str:
-    """What a file is: "parquet", "npz" or one of `FORMS`; what is not read here is refused."""
+    """The form of a file: "parquet", "npz" or one of `FORMS`; other kinds of files are refused."""
     if path.is_dir():
         line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
         raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
@@ -177,14 +177,14 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         return "npz"
     suffix = path.suffix.lower()
     reader = next((reader for reader, ends in _READERS.items() if suffix in ends.split()), None)
-    if reader or suffix in _OTHERS.split():
+    if reader or suffix in _UNREADABLE.split():
         line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
         raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")
     with open_bytes(path) as packed:
         start = packed.read(1 << 10)
     encoding, marks = known_encoding(text["encoding"]), (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     if start.startswith(marks) and b"\0" in start and not encoding.startswith(("utf-16", "utf-32")):
-        wide = "UTF-32" if start.startswith(codecs.BOM_UTF32_LE) else "UTF-16"  # which begins alike
+        wide = "UTF-32" if start.startswith(codecs.BOM_UTF32_LE) else "UTF-16"  # its mark begins as UTF-16's
         line = f"encoding={wide.lower()!r}, or convert it: iconv -f {wide} -t UTF-8 {path} > NEW"
         raise FileFormatError(f"{path}, line 1: this is {wide}, as its first bytes say; give {line}")
     first = start.decode(encoding, "ignore").lstrip("\ufeff\r\n\t ")[:1]
@@ -203,7 +203,7 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
 
 
 def _unnamed(source: Any, wanted: dict[str, Any]) -> Any:
-    """A source of which no column can be chosen; a `ParameterError` where one is asked for."""
+    """The ``source``, which has no columns to choose from; a `ParameterError` if one is asked for."""
     for role, column in wanted.items():
         if column not in (None, "auto"):
             what = source if isinstance(source, Path) else f"a {type(source).__name__}"
