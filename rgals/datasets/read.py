@@ -168,8 +168,8 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
     if path.is_dir():
         line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
         raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
-    with open(path, "rb") as file:
-        start = file.read(8)
+    with open_bytes(path) as file:
+        start = file.read(1 << 10)
     if start.startswith(b"PAR1"):
         return "parquet"
     if path.suffix == ".npz" or (start.startswith(_ZIP) and frames.holds_arrays(path)):
@@ -180,8 +180,6 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
     if reader or suffix in _UNREADABLE.split():
         line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
         raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")
-    with open_bytes(path) as packed:
-        start = packed.read(1 << 10)
     encoding, marks = known_encoding(text["encoding"]), (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     if start.startswith(marks) and b"\0" in start and not encoding.startswith(("utf-16", "utf-32")):
         wide = "UTF-32" if start.startswith(codecs.BOM_UTF32_LE) else "UTF-16"  # its mark begins as UTF-16's

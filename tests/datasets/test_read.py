@@ -7,6 +7,7 @@ import gzip
 import lzma
 import os
 import re
+import threading
 import uuid
 import warnings
 from datetime import UTC
@@ -16,6 +17,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from instruments.harness import POSIX
 
 from rgals import RGALS
 from rgals.datasets import Interactions, read_interactions
@@ -412,6 +414,23 @@ def test_faults_are_named(write, engine, fault):
         read_interactions(path, engine=engine)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@POSIX
+def test_a_pipe_is_refused_at_once(tmp_path):
+    """Without a writer it was opened, and waited for without end."""
+    os.mkfifo(tmp_path / "pipe")
+    told = []
+
+    def read():
+        with pytest.raises(FileFormatError, match="is a pipe, which can be read only once") as caught:
+            read_interactions(tmp_path / "pipe")
+        told.append(caught)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(20)
+    assert told
 
 
 def test_missing_columns_list_what_there_is(write):
