@@ -1,4 +1,4 @@
-"""Features of users or items: a matrix in the rows of the interactions, whatever form they are given in."""
+"""Features of users or items, given as a matrix or a frame: a matrix in the rows of the interactions."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -12,17 +12,18 @@ from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
-Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its categories, or mean and scale
+#: How a frame was encoded: for each column its name, and its categories, or its mean and scale.
+Encoding = list[dict[str, Any]]
 
 
 def read_features(
     given: Any, n: int | None, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
 ) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None, np.ndarray]:
-    """Features with a row for each of ``n`` users or items, and for new ones behind."""
-    # `given`: a matrix whose rows are those of the interactions; or `(ids, matrix)`; or a frame with the
-    # column `user` or `item` (by the name of the parameter) or without. `ids` are those that are known.
-    # Returns the matrix in float64, the ids of all rows, how a frame was encoded, and which rows were given;
-    # `encoding` is how another frame was. `n=None`: there are only new ones.
+    """Features with a row for each of ``n`` users or items, followed by rows for those with new ids."""
+    # `given`: a matrix in the rows of the interactions; or `(ids, matrix)`; or a frame, with or without a
+    # column of ids, which is called `user` or `item` as the parameter `name`. `ids` are those of the first `n`
+    # rows; `n=None`: all are new. `encoding`: encode a frame as the one of the fit was.
+    # Returns the matrix (float64), the ids of its rows, the encoding of a frame, and which rows were given.
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
@@ -67,9 +68,10 @@ def read_features(
 
 
 def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Encoding | None) -> str | None:
-    """The column of ids: `user`, `user_id` or `userId`; else one that logs call so, with an id a row."""
+    """The column of ids: `user`, `user_id` or `userId`; else one with another usual name and distinct ids."""
     found = [key for key in (label, f"{label}_id", f"{label}Id") if key in table]
-    # Such names may also be those of features (the artists of songs): ids are known, at least in the fit.
+    # A feature may have such a name, too (the artists of songs). In a fit, ids are known from the
+    # interactions; later, a column that was encoded in the fit is a feature.
     told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
     for key in [key for key in table if len(key) > 1 and role_of(key) == label]:
         each = {*np.asarray(table[key]).tolist()}
@@ -79,7 +81,7 @@ def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Enc
 
 
 def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
-    """Numbers are standardised, everything else has a column for each of its values."""
+    """The encoding of a frame: numbers are standardised, any other column is encoded one-hot."""
     found: Encoding = []
     for column, values in columns.items():
         if not len(values):
@@ -89,18 +91,18 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
             continue
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             raise InputError(f"{name}: column {column!r} has {values[bad[0]]} in row {bad[0]}; give a number")
-        # The deviation of a constant is the rounding of its mean, not 0: new rows would be divided by 1e-17.
+        # The computed deviation of a constant is a rounding error, 1e-17 and not 0: do not divide by it.
         scale = float(values.std(dtype=float)) if len(np.unique(values)) > 1 else 1.0
         found.append({"name": column, "mean": float(values.mean(dtype=float)), "scale": scale})
     return found
 
 
 def _plain(column: Any) -> np.ndarray:
-    """Objects as numbers, where all are, or as texts, as categories; missing ones are alike in all frames."""
+    """A column as numbers or as texts; numeric categories are texts, what is missing in any package "nan"."""
     values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
-    if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # some may be missing
+    if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # float: some are missing
         return np.array([f"{value:.17g}" for value in values.tolist()], object)
-    if values.dtype.kind == "M":  # times of every unit print alike
+    if values.dtype.kind == "M":  # so that times of every unit become the same texts
         values = values.astype("M8[D]" if values.dtype == "M8[D]" else "M8[us]").astype(object)
     if values.dtype != object:
         return values
@@ -110,12 +112,13 @@ def _plain(column: Any) -> np.ndarray:
 
 
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:
+    """The columns as a matrix, by an encoding."""
     blocks: list[Any] = []
     for column in encoding:
         if column["name"] not in columns:
             raise InputError(f"{name} has no column {column['name']!r}, which those of the fit had")
         values = columns[column["name"]]
-        if not len(values):  # of no type, often: nobody is new today
+        if not len(values):  # an empty column often has no type
             values = np.empty(0, np.float64 if "mean" in column else object)
         if "mean" in column:
             if values.dtype.kind not in "iuf":

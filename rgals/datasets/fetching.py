@@ -1,4 +1,4 @@
-"""`fetch`: a public data set by name, from the cache or by HTTP: resumed, verified, in place once whole."""
+"""`fetch`: a public data set by name, from the cache or by HTTP; downloads are resumed and verified."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError, warn
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 18  # bytes
 _TIMEOUT = 30.0  # seconds
-_PAUSES = (0.0, 1.0, 2.0)  # seconds before every attempt at an address
+_PAUSES = (0.0, 1.0, 2.0)  # seconds before each attempt at an address
 _AGENT = "Mozilla/5.0 (compatible; rgals data set loader)"
 _MAGIC = {".zip": b"PK\x03\x04", ".gz": b"\x1f\x8b"}
 _SIZE = "{} users, {} items and {} interactions".format
@@ -95,7 +95,7 @@ def fetch(
     folder : path-like, optional
         Where files are kept; see `cache_folder`.
     url : str or tuple of str, optional
-        Another place, one for each file of the set (training and test of gowalla, yelp2018, amazon-book).
+        Another address, one for each file of the set (training and test of gowalla, yelp2018, amazon-book).
     verify : bool, default True
         Compare the published MD5 where there is one, and the published numbers of users, items and
         interactions. Without a published MD5 the SHA-256 of the first download is recorded beside the
@@ -111,9 +111,9 @@ def fetch(
     Raises
     ------
     DownloadError
-        No connection, or no place gave the right file: the message names the file and where to put it.
+        No connection, or no address gave the right file: the message says where to put the file by hand.
     FileFormatError
-        The file is damaged, was changed since it was recorded, or does not have the published numbers.
+        The file is damaged, has changed since it was recorded, or does not have the published numbers.
     ParameterError
         The name is unknown.
 
@@ -139,7 +139,7 @@ def fetch(
         try:
             return read_interactions(kept)
         except FileFormatError:
-            kept.unlink()  # a damaged copy is made again from the source
+            kept.unlink()  # damaged: it is made again from the source
     data = build(parse(source, list(digests), progress), Rules(duplicates="last"))
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
@@ -199,12 +199,12 @@ def _ask(url: str, headers: dict[str, str]) -> Any:
 
 
 def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
-    """Bring ``part`` to its full length or raise."""
+    """Download an address to ``part``, from where an earlier attempt ended; raise if it is not complete."""
     try:
         found = json.loads(meta.read_text())
         tag = found["tag"] if found["url"] == url else ""
     except (OSError, ValueError, LookupError, TypeError):
-        tag = ""  # without one, nothing says that the rest would belong to what is there
+        tag = ""  # without a tag, the file may have changed since: download all of it
     done = part.stat().st_size if tag and part.exists() else 0
     with _ask(url, {"Range": f"bytes={done}-", "If-Range": tag} if done else {}) as answer:
         if answer.status != 206:
@@ -212,12 +212,12 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
             raise ConnectionError("the server continued at another place than asked for")
         tags = [answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")]
-        tag = next((tag for tag in tags if tag and not tag.startswith("W/")), "")  # weak: bytes may differ
+        tag = next((tag for tag in tags if tag and not tag.startswith("W/")), "")  # W/: bytes may differ
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
         bar = {"total": total, "initial": done, "desc": label, "disable": not progress, "leave": False}
         with open(part, "ab" if done else "wb") as file, Bar.wrapattr(file, "write", **bar) as shown:
-            meta.write_text(json.dumps({"url": url, "tag": tag}))  # nothing of another version is left
+            meta.write_text(json.dumps({"url": url, "tag": tag}))  # `part` holds nothing of other versions now
             shutil.copyfileobj(answer, shown, _CHUNK)
             file.flush()
             os.fsync(file.fileno())
@@ -226,7 +226,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
 
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
-    """Raise a `ConnectionError` if the finished file is not what was asked for; it is removed then."""
+    """Remove a complete file that is not the one asked for, and raise a `ConnectionError`."""
     with open(part, "rb") as file:
         start = file.read(512)
     page = start.lstrip().lower().startswith((b"<!doctype", b"<html"))
@@ -243,10 +243,10 @@ def _check(part: Path, target: Path, md5: str | None) -> None:
 
 
 def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, progress: bool = True) -> None:
-    """Fetch a file from the first of ``urls`` that gives it; then it is whole and verified at ``target``."""
-    # An interrupted download leaves `target.part`, and the next call continues there if the server allows and
-    # says (by ETag or date) that the file is still the same. A `DownloadError` says why, and where to put the
-    # file by hand.
+    """Download a file from the first of ``urls`` that works; ``target`` appears complete and verified."""
+    # An interrupted download leaves `target.part`. The next call continues it if the server allows that, and
+    # says by ETag or date that the file is unchanged. A `DownloadError` says what failed, and where to put
+    # the file by hand.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -254,7 +254,7 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
     part, meta = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
     faults = []
     with locked(target.with_name(target.name + ".lock")):
-        if target.exists():  # another process was faster
+        if target.exists():  # another process has downloaded it meanwhile
             return
         for url in urls:
             for pause in _PAUSES:
@@ -263,7 +263,7 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
                     _attempt(url, part, meta, progress, target.name)
                     _check(part, target, md5)
                 except urllib.error.HTTPError as error:
-                    if error.code == 416:  # the rest asked for does not exist: begin anew
+                    if error.code == 416:  # the requested range does not exist: start again
                         part.unlink(missing_ok=True)
                         fault = "the server does not continue the unfinished file"
                         continue
@@ -286,7 +286,7 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
 
 
 def published_md5(sums_url: str, url: str) -> str | None:
-    """MD5 of a file from the list (as md5sum writes it) that its publisher keeps; None without one."""
+    """MD5 of a file in its publisher's list, which has the form of md5sum; None if it is not there."""
     name = urlsplit(url).path.rsplit("/", 1)[-1]
     with suppress(OSError, HTTPException), _ask(sums_url, {}) as answer:
         text = answer.read(1 << 20).decode("utf-8", "replace")
