@@ -21,8 +21,8 @@ def read_features(
 ) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None, np.ndarray]:
     """Features with a row for each of ``n`` users or items, followed by rows for those with new ids."""
     # `given`: a matrix in the rows of the interactions; or `(ids, matrix)`; or a frame, with or without a
-    # column of ids, which is called `user` or `item` as the parameter `name`. `ids` are those of the first `n`
-    # rows; `n=None`: all are new. `encoding`: encode a frame as the one of the fit was.
+    # column of ids, which is called `user` or `item` as the parameter `name`. `ids`: of the first `n` rows;
+    # `n=None`: all are new. `encoding`: encode a frame as the one of the fit was.
     # Returns the matrix (float64), the ids of its rows, the encoding of a frame, and which rows were given.
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:

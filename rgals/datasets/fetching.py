@@ -217,7 +217,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
         total = None if length is None else done + int(length)
         bar = {"total": total, "initial": done, "desc": label, "disable": not progress, "leave": False}
         with open(part, "ab" if done else "wb") as file, Bar.wrapattr(file, "write", **bar) as shown:
-            meta.write_text(json.dumps({"url": url, "tag": tag}))  # `part` holds nothing of other versions now
+            meta.write_text(json.dumps({"url": url, "tag": tag}))  # `part` has no other version's bytes now
             shutil.copyfileobj(answer, shown, _CHUNK)
             file.flush()
             os.fsync(file.fileno())
