@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from datetime import date
 
 import numpy as np
@@ -210,14 +211,14 @@ def test_a_quote_that_the_header_opens_does_not_hide_a_part(tmp_path):
 
 def test_what_pyarrow_refuses_far_behind_is_read_by_csv_from_there(tmp_path, monkeypatch):
     """A number of wide digits; each row counts once."""
-    lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(70_000)]
-    lines[50_000] = "a,b,１,x\n"
+    lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(14_000)]
+    lines[10_000] = "a,b,１,x\n"
     path = tmp_path / "events.csv"
     path.write_text("user,item,rating,note\n" + "".join(lines), encoding="utf-8")
     seen = []
     monkeypatch.setattr(batches, "arrow_batches", watched(batches.arrow_batches, seen))
     check_same(convert(path, tmp_path / "x.rgals"), read_interactions(path))
-    assert 0 < sum(seen) < 50_000
+    assert 0 < sum(seen) < 10_000
 
 
 def watched(read, seen):
@@ -240,7 +241,7 @@ def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch
     ("counts", "room"),
     [
         (np.ones(200_000, np.int64), 0),
-        (np.arange(3000), 80_000),
+        (np.arange(1000), 80_000),
         (np.array([3, 0, 90_000, 5, 20_000]), 80_000),
     ],
 )
@@ -437,8 +438,8 @@ def test_numbering_is_that_of_a_dict(monkeypatch):
         codes = numbers.codes(pa.array(["before", *batch, "behind"], kind)[1:-1])
         assert codes.tolist() == [known.setdefault(text, len(known)) for text in batch]
     assert numbers.known == len(known) > 2000
-    every = [text for batch in batches for text in batch]
-    assert numbers.counts.tolist() == [every.count(text) for text in known]
+    times = Counter(text for batch in batches for text in batch)
+    assert numbers.counts.tolist() == [times[text] for text in known]
     assert numbers.bytes > 16 * len(known)
     labels = list(known)
     numbers.sort()
@@ -454,9 +455,9 @@ def test_ids_beyond_the_memory_are_refused_with_both_numbers():
 
 @LINUX
 def test_memory_is_bounded(zygote, tmp_path):
-    """Of some million events, in many buckets; the process itself is what it is."""
+    """In many buckets; in one bucket, 230 MB more were needed than the process itself takes."""
     before, after = zygote.run("datasets.test_convert:converted_at_once", str(tmp_path)).value
-    assert after - before < 330_000_000
+    assert after - before < 150_000_000
 
 
 def converted_at_once(folder: str) -> tuple[int, int]:
@@ -464,9 +465,10 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 
     rng = np.random.default_rng(0)
     for k in range(4):
-        users, items = rng.integers(0, 50_000, 1_000_000), rng.integers(0, 20_000, 1_000_000)
+        users, items = rng.integers(0, 50_000, 500_000), rng.integers(0, 20_000, 500_000)
         pq.write_table(pa.table({"user": users, "item": items}), f"{folder}/{k}.parquet")
-    module._LEAST_MEMORY, module._bytes = 0, lambda memory: module.of_process(1) + 60_000_000
+    module._CHUNK, module._LEAST_MEMORY = 1 << 18, 0
+    module._bytes = lambda memory: module.of_process(1) + 60_000_000
     before = module.of_process(1)
     convert(folder, f"{folder}/x.rgals")
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -401,8 +401,8 @@ FAULTS = {
     "cut gzip": (gzip.compress(TABLE.encode() * 50)[:-20], r"cut off or damaged"),
     "broken bzip2": (bz2.compress(TABLE.encode() * 50)[:60] + b"\0" * 60, r"cut off or damaged"),
     "broken gzip": (gzip.compress(os.urandom(99))[:30] + b"\0" * 60, r"cut off or damaged"),
-    "70 MB line": (b"user,item\n1," + b"x" * 70_000_000, r"line 2: the line is longer than"),
-    "70 MB line after good ones": (b"1,2\n" * 300_000 + b"1," + b"x," * 35_000_000, r"line 300001:"),
+    "7 MB line": (b"user,item\n1," + b"x" * 7_000_000, r"line 2: the line is longer than"),
+    "7 MB line after good ones": (b"1,2\n" * 300_000 + b"1," + b"x," * 3_500_000, r"line 300001:"),
 }  # fmt: skip
 
 
