@@ -73,20 +73,20 @@ def convert(
     r"""Write interactions of any size to a store, which is fitted from its disk: see `open_matrix`.
 
     The store holds what `rgals.datasets.read_interactions` would read: the same rows, columns, ids and
-    values. Times and splits are left out. It is complete, or not there: a conversion that ends before,
-    however it ends, leaves nothing that opens, and the next one to the same name removes its leftovers. On
-    the disk it takes about 3 times the size of the store meanwhile.
+    values. Times and splits are left out. The store appears once it is complete: a conversion that fails or
+    is killed leaves nothing that opens, and the next one to the same name removes its leftovers. Meanwhile it
+    takes about 3 times the size of the store on the disk.
 
     Parameters
     ----------
     sources : path or sequence of paths
-        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders, of
-        which names that begin with ``.`` or ``_`` are left out, and links to folders refused.
+        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders of
+        them. Within folders, names that begin with ``.`` or ``_`` are skipped and links to folders refused.
     out : path
-        The folder of the store, which must not be there yet.
+        The folder of the store, which must not exist yet.
     memory : str or int, default "1GB"
-        Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must
-        fit: a text takes its bytes and about 40 more.
+        Bytes that the process may use, at least 400 MB; also as "800MB" or "8GB". The distinct ids must fit:
+        a text takes its bytes and about 40 more.
     columns : dict, optional
         Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; else by their names.
     min_value, binarize, duplicates, delimiter, header, encoding
@@ -101,11 +101,11 @@ def convert(
     Raises
     ------
     InputError, FileFormatError
-        As in `read_interactions`; or ``out`` is there already.
+        As in `read_interactions`; or ``out`` exists.
     InsufficientMemoryError
-        The distinct ids do not fit into ``memory``, or one pair that is repeated some million times.
+        The distinct ids do not fit into ``memory``, or one pair is repeated millions of times.
     MissingDependencyError
-        There is no pyarrow.
+        pyarrow is not installed.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
 def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...]]:
     """Ranks of the users and of the items of all spilled rows, and values; `_CHUNK` at a time."""
     ranks = [np.argsort(side.order).astype(np.int32) for side in sides]
-    files = [_chunks(folder / name, of) for name, of in _SPILLED.items()][: 1 + valued]
+    files = [_chunks(folder / name, dtype) for name, dtype in _SPILLED.items()][: 1 + valued]
     for codes, *values in zip(*files, strict=True):
         yield ranks[0][codes["user"]], ranks[1][codes["item"]], *values
 
@@ -234,7 +234,7 @@ class _Buckets:
 
     def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
         self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts
-        self.kind = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
+        self.dtype = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
         ends = np.cumsum(counts, dtype=np.int64)
         # A bucket holds the rows that begin within the same `planned` interactions, all of its last row, too.
         self.planned = planned = max(room // 4 // _SORT_BYTES, int(ends[-1]) // _MOST_BUCKETS, 1)
@@ -267,7 +267,7 @@ class _Buckets:
 
     def deal(self, bar: Bar) -> None:
         """Write all interactions to their buckets."""
-        free, size = self._places[:-1], self.kind.itemsize
+        free, size = self._places[:-1], self.dtype.itemsize
         with open(self.path, "wb") as file:
             for dealt, ends in read_ahead(map(self._in_order, read_ahead(self.parts()))):
                 for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
@@ -279,7 +279,7 @@ class _Buckets:
 
     def _in_order(self, part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
         rows, cols, *values = part
-        dealt = np.empty(len(rows), self.kind)
+        dealt = np.empty(len(rows), self.dtype)
         dealt["key"] = rows.astype(np.int64) << self.bits | cols
         for value in values:
             dealt["value"] = value
@@ -288,7 +288,7 @@ class _Buckets:
 
     def _by_key(self, part: np.ndarray) -> np.ndarray:
         """Interactions sorted by their keys; equal keys stay in the order of the source."""
-        if self.kind.names != ("key",):
+        if self.dtype.names != ("key",):
             return part.take(np.argsort(part["key"], kind="stable"))
         part["key"].sort()  # without values, equal keys cannot be told apart
         return part
@@ -300,7 +300,7 @@ class _Buckets:
     def sorted(self) -> Iterator[np.ndarray]:
         """The sorted interactions of one bucket after the other."""
         for start, stop in pairwise(self._places):
-            part = np.fromfile(self.path, self.kind, stop - start, offset=start * self.kind.itemsize)
+            part = np.fromfile(self.path, self.dtype, stop - start, offset=start * self.dtype.itemsize)
             yield self._by_key(part)
         os.unlink(self.path)
 
@@ -321,8 +321,8 @@ def _write(
     if most > _OVERFULL * buckets.planned and needed > left:
         user, more = users.label(buckets.pairs(last)[0]), readable((needed - left) * 10 // 9)
         raise InsufficientMemoryError(
-            f"user {user} has {most:,} interactions with one item, or a few, which are merged at once: that "
-            f"takes {readable(needed)}, and {readable(left)} are left; raise memory by {more} at least"
+            f"user {user} has {most:,} interactions with one item or a few, which are merged in memory: that "
+            f"takes {readable(needed)}, and {readable(left)} are left; raise memory by at least {more}"
         )
     indices, values = ArrayFile(writer, "rows_indices.npy", np.int32), None
     row_counts, col_counts = (np.zeros(side.known, np.int64) for side in sides)
@@ -388,17 +388,17 @@ def _columns(
 ) -> None:
     """Write the files of the columns from those of the rows."""
     n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
-    kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
+    arrays = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
 
     def parts() -> Iterator[tuple[Any, ...]]:
-        columns = (_chunks(writer.folder / name, of, HEAD) for name, of in kinds)
+        columns = (_chunks(writer.folder / name, dtype, HEAD) for name, dtype in arrays)
         for k, (cols, *values) in enumerate(zip(*columns, strict=True)):
             yield cols, rows.rows_between(_CHUNK * k, _CHUNK * k + len(cols)), *values
 
     buckets = _Buckets(writer.folder, counts, n_users, room, parts, np.float32 if valued else None)
     with Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress) as bar:
         buckets.deal(bar)
-        files = [ArrayFile(writer, name.replace("rows", "columns"), of) for name, of in kinds]
+        files = [ArrayFile(writer, name.replace("rows", "columns"), dtype) for name, dtype in arrays]
         for part in read_ahead(buckets.sorted()):
             files[0].add(buckets.pairs(part["key"])[1].astype(np.int32))
             if valued:

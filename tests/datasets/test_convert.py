@@ -286,7 +286,7 @@ def test_a_pair_that_fills_many_buckets_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SORT_BYTES", 1 << 19)
     monkeypatch.setattr(module, "of_process", lambda which: 0)
     with pytest.raises(
-        InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.* by .* at least"
+        InsufficientMemoryError, match=r"user 7 has 4,\d+ interactions with one item.*by at least"
     ):
         convert(tmp_path / "a.parquet", tmp_path / "x.rgals", memory=10**9)
     assert not list(tmp_path.glob("*.rgals"))
