@@ -19,7 +19,7 @@ _CLOCK = (
     r"(?:\s?(?P<half>[ap])\.?m\.?)?"
 )
 _SECONDS_OF = {"s": 1, "min": 60, "h": 3600, "d": _DAY, "w": 7 * _DAY, "y": 365.25 * _DAY}  # in seconds
-_ZONE = r"(?P<zone>z|utc|gmt|[+-]\d\d(?::?\d\d)?)"
+_ZONE = r"(?:z|utc|gmt|(?P<sign>[+-])(?P<zone_hours>\d\d)(?::?(?P<zone_minutes>\d\d))?)"
 _DATES = (
     r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})",  # 2024-01-31
     r"(?P<first>\d{1,2})(?P<mark>[-/.])(?P<other>\d{1,2})(?P=mark)(?P<year>\d{4})",  # 31.01.2024, 1/31/2024
@@ -73,26 +73,18 @@ def _fields(text: str) -> dict[str, str]:
     raise ValueError(f"{text!r} is no date")
 
 
-def _day_first(dates: list[dict[str, str]]) -> bool | None:
-    """Whether 01/02/2024 is in February: what the other dates of the column say, None if none does."""
-    said: set[bool | None] = set()
-    for found in dates:
-        if "first" in found and found["mark"] != ".":
-            first, other = int(found["first"]), int(found["other"])
-            if first > 12:
-                said.add(True)
-            elif other > 12:
-                said.add(False)
-            elif first != other:  # 02/02 is the same either way
-                said.add(None)
-    if {True, False} <= said:
+def _day_first(dates: list[dict[str, str]]) -> bool:
+    """Whether 01/02/2024 is in February, as the other dates of the column say."""
+    pairs = [(int(d["first"]), int(d["other"])) for d in dates if "first" in d and d["mark"] != "."]
+    day_first, month_first = any(first > 12 for first, _ in pairs), any(other > 12 for _, other in pairs)
+    if day_first and month_first:
         raise ValueError("some dates have the day first and some the month")
-    if said == {None}:
+    if not (day_first or month_first) and any(first != other for first, other in pairs):
         raise ValueError("the day and the month cannot be told apart; write 2024-01-31")
-    return True in said
+    return day_first
 
 
-def _nanoseconds(found: dict[str, str], day_first: bool | None) -> int:
+def _nanoseconds(found: dict[str, str], day_first: bool) -> int:
     """Nanoseconds from 1970 (UTC) to a date of `_fields`."""
     if "first" in found:
         turned = found["mark"] == "." or day_first
@@ -105,10 +97,8 @@ def _nanoseconds(found: dict[str, str], day_first: bool | None) -> int:
         hour = hour % 12 + 12 * (found["half"] == "p")
     when = datetime(int(found["year"]), month, int(found["day"]), hour, minute, second)
     seconds = (when - datetime(1970, 1, 1)) // timedelta(seconds=1)
-    zone = found.get("zone", "z")
-    if zone[0] in "+-":
-        away = 3600 * int(zone[1:3]) + 60 * int(zone[3:].lstrip(":") or 0)
-        seconds -= away if zone[0] == "+" else -away
+    ahead = 3600 * int(found.get("zone_hours", 0)) + 60 * int(found.get("zone_minutes", 0))
+    seconds -= ahead if found.get("sign") == "+" else -ahead
     return seconds * _SECOND + int(found.get("part", "0").ljust(9, "0"))
 
 
