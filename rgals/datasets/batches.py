@@ -68,36 +68,34 @@ def files_of(sources: Any) -> list[Path]:
 def read(path: Path, wanted: dict[str, Any], options: dict[str, Any], alone: bool = True) -> Iterator[Batch]:
     """The rows of a file in batches. A file without rows is an error only if it is ``alone``."""
     try:
-        form = form_of(path, wanted, "auto", options)
+        form, first = form_of(path, wanted, "auto", options), 0
         if form == "npz":
             raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
-        if form == "parquet":
-            yield from _parquet(path, wanted)
-        elif form == "table":
+        if form == "table":
             yield from _table(detect(path, wanted, **options))
+        elif form == "parquet":
+            for part, share in parquet_parts(path, wanted, _PARQUET_ROWS):
+                numbers = range(first, first + len(part["user"]))
+                yield _batch(part, f"{path}, row", numbers, False, int(share * os.path.getsize(path)))
+                first += len(numbers)
         else:
-            yield from _lines(path, form, wanted, options["encoding"])
+            for part in line_batches(pairs(path, form, wanted, options["encoding"])):
+                part |= {role: [text.strip() for text in part[role]] for role in IDS}
+                yield _batch(part, f"{path}, line", part["line"], True, 0)
     except NoRowsError:
         if alone:
             raise
 
 
-def _parquet(path: Path, wanted: dict[str, Any]) -> Iterator[Batch]:
-    first = 0
-    for part, share in parquet_parts(path, wanted, _PARQUET_ROWS):
-        where = partial(_located, f"{path}, row", range(first, first + len(part["user"])))
-        value = number_column(part["value"], "value", where) if "value" in part else None
-        user, item = (_ids(part[role], role, where) for role in IDS)
-        yield Batch(user, item, value, where, False, int(share * os.path.getsize(path)))
-        first += len(user)
+def _batch(part: dict[str, Any], place: str, numbers: Any, trimmed: bool, done: int) -> Batch:
+    """A batch of columns by role; row k has the number ``numbers[k]`` in its file."""
 
+    def where(k: int) -> str:
+        return f"{place} {numbers[k]}"
 
-def _lines(path: Path, form: str, wanted: dict[str, Any], encoding: str) -> Iterator[Batch]:
-    """The rows of a file with a JSON object, or a user and its items, on every line."""
-    for part in line_batches(pairs(path, form, wanted, encoding)):
-        where = partial(_located, f"{path}, line", part["line"])
-        user, item = (_ids([x.strip() for x in part[role]], role, where) for role in IDS)
-        yield Batch(user, item, part.get("value"), where, True, 0)
+    value = number_column(part["value"], "value", where) if "value" in part else None
+    user, item = (_ids(part[role], role, where) for role in IDS)
+    return Batch(user, item, value, where, trimmed, done)
 
 
 def _table(layout: Layout) -> Iterator[Batch]:
@@ -106,7 +104,7 @@ def _table(layout: Layout) -> Iterator[Batch]:
     first = 0
     try:
         for part, done in _rows(layout):
-            ids, is_header = [], np.ones(len(part["user"]), bool)
+            is_header = np.ones(len(part["user"]), bool)
             for role in IDS:
                 coded = part[role]
                 if not hasattr(coded, "dictionary"):
@@ -118,11 +116,11 @@ def _table(layout: Layout) -> Iterator[Batch]:
                 if layout.names is not None:
                     is_name = pc.equal(texts, layout.names[layout.at[role]])
                     is_header &= np.asarray(is_name)[np.asarray(coded.indices)]
-                ids.append(pa.DictionaryArray.from_arrays(coded.indices, texts))
+                part[role] = pa.DictionaryArray.from_arrays(coded.indices, texts)
             if layout.names is not None:
                 refuse_header(layout, is_header, first)
-            user, item = ids
-            yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done)
+            where = partial(layout.locate, first=first)
+            yield Batch(part["user"], part["item"], part.get("value"), where, True, done)
             first += len(is_header)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
@@ -165,10 +163,4 @@ def _rows(layout: Layout) -> Batches:
     for part, done in layout.csv_batches():
         skipped = min(n_read, len(part["user"]))
         n_read -= skipped
-        if skipped < len(part["user"]):
-            yield {role: column[skipped:] for role, column in part.items()}, done
-
-
-def _located(start: str, numbers: Any, k: int) -> str:
-    """Where row ``k`` of a batch is, by the ``numbers`` of its rows or lines."""
-    return f"{start} {numbers[k]}"
+        yield {role: column[skipped:] for role, column in part.items()}, done
