@@ -119,20 +119,20 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
         raise InputTypeError("a list of tuples holds records; give tuple(zip(*records)) for columns")
     if not 2 <= len(source) <= 4:
         raise InputError(f"give arrays (users, items[, values[, timestamps]]), not {len(source)} arrays")
-    given = dict(zip(("user", "item", "value", "timestamp"), map(whole, source), strict=False))
+    columns = zip(("user", "item", "value", "timestamp"), map(whole, source), strict=False)
+    given = {role: column for role, column in columns if role in IDS or column is not None}
     for role, column in given.items():
-        left_out = column is None and role in ("value", "timestamp")
         is_column = hasattr(column, "__len__") and getattr(column, "ndim", 1) > 0
-        if not left_out and (isinstance(column, str | bytes) or not is_column):
+        if isinstance(column, str | bytes) or not is_column:
             found = f"the {role} is {column!r:.40}"
             raise InputTypeError(f"give arrays (users, items[, values[, timestamps]]); {found}")
         if isinstance(column, np.ma.MaskedArray):
             refuse(np.ma.getmaskarray(column), "row {}".format, f"the {role} is missing")
-    sizes = [len(column) for column in source if column is not None]
+    sizes = list(map(len, given.values()))
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
     if wanted["value"] is None:
-        given["value"] = None
+        given.pop("value", None)
     return columns_of(given, f"the {type(source).__name__} of arrays", "row {1}")
 
 
