@@ -226,12 +226,10 @@ def _ranked(folder: Path, sides: Sides, valued: bool) -> Iterator[tuple[Any, ...
 
 
 class _Buckets:
-    """Interactions in buckets, which are consecutive ranges of keys, all in one file.
+    """Interactions in buckets, which are consecutive ranges of keys, all in one file."""
 
-    ``counts`` are the interactions of every row, ``room`` the bytes of memory that buckets may take, and
-    ``parts`` gives all interactions, some at a time: rows, columns, and values if ``dtype`` is not None.
-    """
-
+    # `counts` are the interactions of every row, `room` the bytes of memory that buckets may take.
+    # `parts` gives all interactions, some at a time: rows, columns, and values if `dtype` is not None.
     def __init__(self, folder: Path, counts: Any, n_cols: int, room: int, parts: Parts, dtype: Any) -> None:
         self.path, self.bits, self.parts = folder / "buckets", max(n_cols - 1, 0).bit_length(), parts
         self.dtype = np.dtype([("key", np.int64), ("value", dtype)][: 1 if dtype is None else 2])
