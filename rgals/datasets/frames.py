@@ -123,7 +123,7 @@ def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
     given = {role: column for role, column in columns if role in IDS or column is not None}
     for role, column in given.items():
         is_column = hasattr(column, "__len__") and getattr(column, "ndim", 1) > 0
-        if isinstance(column, str | bytes) or not is_column:
+        if isinstance(column, str | bytes | set | frozenset) or not is_column:
             found = f"the {role} is {column!r:.40}"
             raise InputTypeError(f"give arrays (users, items[, values[, timestamps]]); {found}")
         if isinstance(column, np.ma.MaskedArray):

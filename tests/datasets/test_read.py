@@ -878,10 +878,11 @@ def test_columns_are_not_asked_for_in_vain(write, tmp_path, option):
 
 
 @pytest.mark.parametrize(
-    "source", [(1, 2), (None, [1, 2]), ("train.csv", "train.txt"), ([1, 2], iter([1, 2]))]
+    "source",
+    [(1, 2), (None, [1, 2]), ("train.csv", "train.txt"), ([1, 2], iter([1, 2])), ({"a", "b"}, ["x", "y"])],
 )
 def test_columns_that_are_none_are_refused(source):
-    """Two paths are no users and items, letter by letter."""
+    """Two paths are no users and items, letter by letter; a set has no order, and so no rows."""
     with pytest.raises(InputTypeError, match="arrays.*users, items"):
         read_interactions(source)
 
