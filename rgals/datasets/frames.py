@@ -158,7 +158,6 @@ def holds_arrays(path: Path) -> bool:
 
 def read_npz(path: Path) -> Columns:
     """Columns of a npz in the project's form, or of a matrix that scipy wrote."""
-    arrays, matrix = {}, None
     try:
         with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
             damaged = archive.testzip()  # checks names, too, and members that are not read below
@@ -170,19 +169,17 @@ def read_npz(path: Path) -> Columns:
             if {"user", "item"} <= set(file):
                 arrays = _checked(file, path)
             elif set(file) >= _SPARSE:
-                matrix = as_csr(sp.load_npz(path), name=str(path), dislikes=True)
+                return matrix_columns(as_csr(sp.load_npz(path), name=str(path), dislikes=True))
             else:
                 needed = "the arrays user and item (and may hold rating, timestamp, split)"
                 other = f"a matrix written by scipy.sparse.save_npz; it holds: {', '.join(file) or 'nothing'}"
                 raise FileFormatError(f"{path} needs {needed}, or {other}")
-    except FileFormatError:
+    except InputError:
         raise
     except (*UNREADABLE, zlib.error, MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise FileFormatError(f"{path} is no readable npz file: {error}") from error
-    if matrix is not None:
-        return matrix_columns(matrix)
 
     def where(k: int) -> str:
         return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"
