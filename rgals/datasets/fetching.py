@@ -263,12 +263,10 @@ def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, pro
                     _attempt(url, part, meta, progress, target.name)
                     _check(part, target, md5)
                 except urllib.error.HTTPError as error:
-                    if error.code == 416:  # the requested range does not exist: start again
-                        part.unlink(missing_ok=True)
-                        fault = "the server does not continue the unfinished file"
-                        continue
                     fault = " ".join(f"HTTP {error.code} {error.reason}".split())
-                    if error.code < 500:
+                    if error.code == 416:  # `part` has no such range: start again
+                        part.unlink(missing_ok=True)
+                    elif error.code < 500:
                         break
                 except urllib.error.URLError as error:
                     fault = str(error.reason)
