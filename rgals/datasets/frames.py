@@ -75,12 +75,11 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
 
 
 def columns_of(given: dict[str, Any], origin: str, row: str = "{}, row {}") -> Columns:
-    """Columns from one array or column per role; values, times and splits may be None or missing."""
+    """Columns from one array or column per role; there may be none of values, times and splits."""
     where = partial(row.format, origin)
     if not len(given["user"]):
         raise NoRowsError(f"{origin} holds no rows")
-    told = [role for role in ("value", "split") if given.get(role) is not None]
-    numbers = {role: number_column(given[role], role, where) for role in told}
+    numbers = {role: number_column(given[role], role, where) for role in ("value", "split") if role in given}
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
     return Columns(user, item, where, numbers.get("value"), given.get("timestamp"), numbers.get("split"))
 
