@@ -84,7 +84,7 @@ def roles_of(names: list) -> dict[str, list]:
 
 
 def indexed(frame: Any, name: str) -> tuple[dict[str, list], str]:
-    """The levels of a frame's index with usual names of roles, and the message if they are needed."""
+    """Levels of a frame's index with usual names, by role, and the error if they are needed as columns."""
     index = [told for told in getattr(getattr(frame, "index", None), "names", []) if told]
     text = ", ".join(map(repr, index))
     return roles_of(index), f"{name} has {text} in its index, not in a column; give {name}.reset_index()"

@@ -23,7 +23,6 @@ _READERS |= {"pandas.read_hdf": ".h5 .hdf .hdf5", "pandas.read_orc": ".orc", "pa
 _READERS |= {"pandas.read_spss": ".sav", "numpy.load": ".npy", "scipy.io.loadmat": ".mat"}
 _READERS |= {"scipy.io.mmread": ".mtx"}
 _UNREADABLE = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 def read_interactions(
@@ -172,7 +171,7 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         start = file.read(1 << 10)
     if start.startswith(b"PAR1"):
         return "parquet"
-    if path.suffix == ".npz" or (start.startswith(_ZIP) and frames.holds_arrays(path)):
+    if path.suffix == ".npz" or frames.holds_arrays(path):
         _unnamed(path, wanted)
         return "npz"
     suffix = path.suffix.lower()

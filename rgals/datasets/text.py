@@ -26,7 +26,7 @@ from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, 
 from rgals.runtime.errors import FileFormatError
 from rgals.runtime.lazy import optional
 
-_BLOCK = 1 << 16  # bytes; csv refuses fields of twice as many, as there are in lines that fill a block
+_BLOCK = 1 << 16  # bytes; a line that fills a block may have a field beyond csv's limit, twice as many
 _PAIRS = 1 << 12  # pairs in a batch
 _is_whole = re.compile(r"[0-9]+").fullmatch
 # Types that a field of a record may have by its role, and their names in a message.
@@ -77,7 +77,7 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=used, null_values=nulls)
     try:
         with open_bytes(layout.path) as raw:
-            # Only plain files get threads: one that holds a Python file at exit aborts the process.
+            # Only plain files get threads: at exit, a thread that holds a Python file aborts the process.
             is_plain = type(raw) is io.BufferedReader
             file: Any = pa.OSFile(raw.name) if is_plain else raw
             # A stream keeps some blocks in memory, each with a dictionary of its ids: they must be small.
