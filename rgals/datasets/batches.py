@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.columns import IDS, Batches
+from rgals.datasets.columns import IDS, Batches, is_frame
 from rgals.datasets.frames import number_column, parquet_parts
-from rgals.datasets.given import is_frame
 from rgals.datasets.ids import as_labels
 from rgals.datasets.interactions import refuse_missing
 from rgals.datasets.layout import DOUBLED, Layout, NoRowsError, detect

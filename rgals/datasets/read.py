@@ -9,7 +9,7 @@ from typing import Any
 import scipy.sparse as sp
 
 from rgals.datasets import frames
-from rgals.datasets.given import is_frame
+from rgals.datasets.columns import is_frame
 from rgals.datasets.interactions import Columns, Interactions, build, check_rules
 from rgals.datasets.layout import known_encoding, open_bytes
 from rgals.datasets.text import gathered, is_lists, pairs, read_text

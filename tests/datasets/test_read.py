@@ -331,13 +331,6 @@ def test_id_types(write, engine):
     assert read_interactions(write(f"{huge},a\n7,b\n"), engine=engine).user_ids.tolist() == [huge, "7"]
 
 
-def test_dates(write, engine):
-    day = 86_400 * 10**9
-    text = "user,item,date\na,x,1970-01-02\nb,x,1970-01-03T12:00:00Z\nc,x,1970-01-02 00:00:00.5\n"
-    got = read_interactions(write(text), engine=engine).timestamp
-    assert got.tolist() == [day, 2 * day + day // 2, day + 5 * 10**8]
-
-
 @given(
     st.lists(
         st.tuples(st.integers(-5, 10), st.text("abcé,\"' ", min_size=1).filter(str.strip), st.integers(0, 9)),
