@@ -182,14 +182,14 @@ def _spill(
     users.beside, items.beside = items, users
     n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not progress)
-    with bar, ThreadPoolExecutor(1) as other, ExitStack() as opened:
+    with bar, ThreadPoolExecutor(1) as pool, ExitStack() as opened:
         codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
             for batch in read_ahead(rows(path)):
                 check_values(batch.value, batch.where, rules)
-                beside = other.submit(items.codes, batch.item, batch.trimmed)  # a thread for each side
+                item_codes = pool.submit(items.codes, batch.item, batch.trimmed)  # a thread for each side
                 part = np.empty(len(batch.user), _SPILLED["codes"])
-                part["user"], part["item"] = users.codes(batch.user, batch.trimmed), beside.result()
+                part["user"], part["item"] = users.codes(batch.user, batch.trimmed), item_codes.result()
                 codes.write(part.view(np.uint8).data)
                 # Rows without values count 1. The file of values is begun, with ones for all rows before,
                 # by the first batch that has values.
@@ -328,7 +328,7 @@ def _write(
         buckets.deal(bar)
         for name in _SPILLED:
             os.unlink(writer.folder / name)
-        for n, keys, data in read_ahead(_merged(part, buckets, sides, rules) for part in buckets.sorted()):
+        for held, keys, data in read_ahead(_merged(part, buckets, sides, rules) for part in buckets.sorted()):
             rows, cols = buckets.pairs(keys)
             if values is None and (data != 1).any():
                 values = ArrayFile(writer, "rows_values.npy", np.float32)
@@ -341,14 +341,14 @@ def _write(
             of_rows = np.bincount(rows - first)
             row_counts[first : first + len(of_rows)] += of_rows
             col_counts += np.bincount(cols, minlength=items.known)
-            bar.update(n)
+            bar.update(held)
     for file in filter(None, (indices, values)):
         file.close()
     kept = [np.flatnonzero(row_counts), np.flatnonzero(col_counts)]
     if not len(kept[0]):
         raise InputError("no interaction is left; see min_value and the values of the data")
-    for side, alive in zip(sides, kept, strict=True):
-        side.write(writer, alive)
+    for side, ids in zip(sides, kept, strict=True):
+        side.write(writer, ids)
     shape = len(kept[0]), len(kept[1])
     indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
     writer.save("rows_indptr.npy", indptr.dtype, [indptr])
