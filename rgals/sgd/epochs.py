@@ -1,4 +1,4 @@
-"""Epochs of stochastic gradient descent. They know scoring, sampling, optimiser; losses know scores only."""
+"""Epochs of stochastic gradient descent: batches, scores, the chain rule from scores to factors, steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ from rgals.sgd.optimizers import Kept, SideState, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler
 from rgals.training.checkpoint import checkpoint_spec
 
-CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
-_ITEMS = 512  # items a task of the item gradient owns
-_ROWS = 512  # sampled rows a call of a loss sees
-_LISTS = 8  # lists a call of a loss sees
-_SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
-TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
-#: Default batch size by the kind of a loss: users, or interactions.
+CHUNK = 64  # users whose scores one task computes at once: the block stays in the cache of a core
+_ITEMS_PER_TASK = 512  # of the gradient of the items
+_ROWS_PER_CALL = 512  # of a sampled loss
+_LISTS_PER_CALL = 8  # of a list loss
+_PAIRS_FOR_THREADS = 1 << 16  # in smaller batches of sampled losses, waking threads costs more than they save
+TILE = 1 << 17  # scores in a tile of the fused softmax, which stays in the cache of a core
+#: Default batch size by the kind of the loss: users, interactions, or users.
 BATCH = {"full": 256, "sampled": 4096, "list": 64}
-#: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
-Scored = tuple[np.ndarray, SideState, np.ndarray]
+#: What `Epochs._pair_scores` multiplies: user rows (B, K), the side of the items, and their ids (B, W) or -1.
+Pairs = tuple[np.ndarray, SideState, np.ndarray]
 
 
 @dataclass
 class Batch:
-    """Users, or those of some interactions, the key of their draws, and the weight that a step divides by."""
+    """B users of a full or list loss, or B interactions of a sampled loss."""
 
-    key: np.uint64
-    users: np.ndarray
-    weight: float = 1.0
-    block: Any = None  # the rows of the users; of interactions their items, weights,
-    positives: Any = None
-    weights: Any = None
-    rows: Any = None  # what the loss is told besides,
-    against: bool = False  # and whether the adversary steps
+    key: np.uint64  # of the random draws
+    users: np.ndarray  # (B,)
+    weight: float = 1.0  # by which the step divides the gradient
+    block: Any = None  # full and list: the interactions of the users, CSR
+    positives: Any = None  # sampled: the items of the interactions (B,),
+    weights: Any = None  # their values (B,), or None where all are 1,
+    rows: Any = None  # the `Rows` that the loss receives as third argument, or None,
+    against: bool = False  # and whether the adversary steps in place of the model
 
 
 class Epochs:
@@ -57,58 +57,59 @@ class Epochs:
     outcome: tuple[str, ...] = ("user_factors", "item_factors")
 
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
-        # ``model``: an `SGDRanker` without "auto". The factors of ``start`` are overwritten; ``seed`` decides
-        # the order of interactions and the negatives of every epoch. Who runs them holds BLAS at one thread.
+        # ``model``: an `SGDRanker` with a number in place of every "auto". ``start``: factors, overwritten.
+        # ``seed`` decides the order of the interactions and the negatives of every epoch. The caller limits
+        # BLAS to one thread.
         self.model, self.X, self.seed = model, X, seed
         self.loss: Any = get_loss(model.loss)
         loss, self.dtype = self.loss, start[0].dtype
         self.schedule = get_schedule(model.schedule, model.warmup)
         self.batch_size = model.batch_size or BATCH[loss.kind]
-        self.sampler: Any = None  # of losses with negatives
+        self.sampler: Any = None  # None for full losses
         if loss.kind != "full":
             how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
             how |= {"shared": model.shared_negatives, "for_lists": loss.kind == "list"}
             self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
-        optimizer = get_optimizer(model.optimizer, model.momentum)
-        encoder, self.adversaries = ENCODERS[model.encoder], []  # the latter: a second pair of factors
-        self.n_threads = n_threads(model.n_jobs)  # results do not depend on them
+        self.n_threads = n_threads(model.n_jobs)  # results do not depend on it
+        width = 2 if self.sampler is None or self.sampler.shared else 1 + self.sampler.n
+        few_pairs = loss.kind == "sampled" and self.batch_size * width < _PAIRS_FOR_THREADS
+        self._pair_threads = 1 if few_pairs else self.n_threads
+        optimizer, encoder = get_optimizer(model.optimizer, model.momentum), ENCODERS[model.encoder]
         side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
         cosine = model.score == "cosine" and encoder is None
         self.users, self.items = (side(param, cosine) for param in start)
         self.encoder = encoder and encoder(X, (self.users, self.items), model)
-        if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
+        self.adversaries = []  # the users and items of the loss's second pair of factors, if it has one
+        if (adversary := getattr(loss, "adversary", None)) is not None:
             rng = np.random.default_rng([seed, 3])
             drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
             self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
-        # In a small batch of pairs, waking other threads costs more than they do.
-        width = _SMALL if loss.kind != "sampled" else 2 if self.sampler.shared else 1 + self.sampler.n
-        self._pair_threads = self.n_threads if self.batch_size * width >= _SMALL else 1
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, optimizer)
         self._kept_sides = [*self.kept.sides, *self.adversaries]
         self.inverse_t = self.dtype.type(1 / model.temperature)
         self.offset = self.dtype.type(model.offset)
-        self._active = np.flatnonzero(X.row_counts).astype(np.int32)
+        self._active = np.flatnonzero(X.row_counts).astype(np.int32)  # users with interactions
         self._buffer = np.empty(0, self.dtype)
-        # Losses from outside need no base class, only a kind.
+        # A loss from outside needs no base class: attributes that it does not have are read with a default.
         self._takes_rows = bool(self.kept.states or self.adversaries or getattr(loss, "takes_rows", False))
-        # A subclass may compute something else; double precision is for checking, not for speed.
+        # A subclass of Softmax may compute something else. float64 is for checks, where speed does not count.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
         self._correction = None
         if self.sampler and getattr(loss, "corrects_proposal", False) and self.sampler.correction.any():
             self._correction = self.sampler.correction.astype(self.dtype)
-        self._decay = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
-        # What the loss and the weight decay hold the rows of users and of items with, added up.
+        self._decay = {} if model.decay == "frequency" else {model.decay: model.weight_decay}
+        ridges = []  # weights of the squared norms of users and items: from the loss, from the weight decay
         held = loss.penalties(X) if hasattr(loss, "penalties") else None
-        ridges = [] if held is None else [checked(loss, held, X.col_sums, first=(X.n_rows,), of="penalties")]
-        if (frequency := self._decay.pop("frequency", 0.0)) > 0:
-            taking_part = (X.col_sums + X.col_sums.mean()) / 2
-            ridges.append((frequency * X.row_sums, frequency * taking_part))
-        sides = zip(*ridges, strict=True)
-        self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
+        if held is not None:
+            ridges.append(checked(loss, held, X.col_sums, first=(X.n_rows,), of="penalties"))
+        if model.decay == "frequency" and model.weight_decay > 0:
+            of_items = (X.col_sums + X.col_sums.mean()) / 2
+            ridges.append((model.weight_decay * X.row_sums, model.weight_decay * of_items))
+        self._ridge = tuple(sum(side).astype(self.dtype) for side in zip(*ridges, strict=True)) or None
         self._total = float(X.row_sums.sum())
 
     def step(self, iteration: int) -> float:
-        """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
+        """Run one epoch and return its mean loss; an error names the batch or row that diverged."""
         try:
             objective = self.epoch(iteration - 1)
             for side, factors in (("user", self.users), ("item", self.items)):
@@ -130,19 +131,21 @@ class Epochs:
         return self.items.effective
 
     def _arrays(self) -> dict[str, list[np.ndarray]]:
-        # By their names in a checkpoint, where those of all that is kept besides the factors are one.
+        # By their names in a checkpoint, which stores those of all ``_kept_sides`` as one array.
         sides = {"user": [self.users], "item": [self.items], "kept": self._kept_sides}
         names = [(side, name) for side in sides if sides[side] for name in self.users.arrays()]
         return {f"{side}_{name}": [part.arrays()[name] for part in sides[side]] for side, name in names}
 
     def state(self) -> dict[str, np.ndarray]:
         """Factors before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        several = {name: parts for name, parts in self._arrays().items() if name.startswith("kept_")}
-        flat = {name: np.concatenate([part.ravel() for part in parts]) for name, parts in several.items()}
-        return {name: parts[0] for name, parts in self._arrays().items()} | flat
+        found = {}
+        for name, parts in self._arrays().items():
+            flat = name.startswith("kept_")
+            found[name] = np.concatenate([part.ravel() for part in parts]) if flat else parts[0]
+        return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state` of the same optimiser."""
+        """Continue from a `state` of the same optimiser."""
         parts = self._arrays()
         for name, array in self.state().items():
             stored = state.get(name, np.empty(0))
@@ -158,11 +161,11 @@ class Epochs:
             self.encoder.encode()
 
     def _map(self, task: Callable[[slice], object], n: int, size: int) -> None:
-        """Run the task for slices of ``size`` of n rows."""
+        """Run the task on slices of n rows, ``size`` at a time."""
         starts = range(0, n, size)
 
         def some(first: int, stop: int) -> None:
-            # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
+            # Overflows show in the values, which `epoch` checks. numpy keeps this setting per thread.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 for start in starts[first:stop]:
                     task(slice(start, min(start + size, n)))
@@ -171,7 +174,7 @@ class Epochs:
 
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
-        # Of a batch before its step, with the term of an encoder, without ridges and weight decay.
+        # Losses are taken before the step of their batch, with the encoder's term, without ridges and decay.
         source = self.loss.refresh(epoch) if hasattr(self.loss, "refresh") else None
         if source is not None:
             self._refresh(epoch, check_choice("refresh", source, ("exact", "sampled")))
@@ -200,7 +203,7 @@ class Epochs:
         return np.random.SeedSequence([self.seed, epoch, purpose]).generate_state(n, np.uint64)
 
     def _batch(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
-        """Of interactions for losses that sample negatives for each, else of users."""
+        """The batch of the users ``_active[where]``; of a sampled loss, of the interactions at ``where``."""
         X, kind = self.X, self.loss.kind
         if kind != "sampled":
             users = np.sort(self._active[where])
@@ -220,7 +223,7 @@ class Epochs:
         return self.list_gradient(batch) if self.loss.kind == "list" else self.full_gradient(batch)
 
     def _step(self, batch: Batch, gradients: Gradients, lr: float) -> float:
-        """Update the factors; the value of the encoder's own term."""
+        """Update the factors and return the value of the encoder's own term."""
         weight, held, value = batch.weight, batch.users, 0.0
         if batch.against:
             for side, (ids, grad) in zip(self.adversaries, gradients, strict=True):
@@ -228,7 +231,8 @@ class Epochs:
         else:
             both: list[dict[str, Any]] = [{**self._decay, "grad_scale": 1.0 / weight}] * 2
             if self._ridge is not None:
-                # Users of a batch carry their whole ridge, items the part of theirs that it stands for.
+                # A user is in one batch of an epoch, which takes the user's whole ridge. Items are in all of
+                # them: each takes a share of the items' ridge, its weight over that of the whole matrix.
                 own = np.zeros(len(self.users.param), self.dtype)
                 own[held] = self._ridge[0][held]
                 ridges = (own, 2.0 / weight), (self._ridge[1], 2.0 / self._total)
@@ -239,13 +243,12 @@ class Epochs:
                 gradients = (None, of_users), (None, of_items)
             for side, (ids, grad), how in zip((self.users, self.items), gradients, both, strict=True):
                 side.step(grad, lr, ids, **how)
-        if batch.rows is not None:  # the state has received its gradients
+        if batch.rows is not None:  # by now `rows.state` holds gradients
             self.kept.step(batch.rows.state, held, lr, weight)
         return value
 
-    # Losses over the whole catalogue: three matrix products per block of users.
     def full_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
-        """Values (B,) and gradients, those of all items."""
+        """Values (B,) and gradients of a full loss, by three matrix products per chunk of users."""
         loss, users, block = self.loss, batch.users, batch.block
         items, (size, n) = self.items.effective, block.shape
         scaled = self.users.effective[users] * self.inverse_t
@@ -254,7 +257,7 @@ class Epochs:
         values, user_grad, item_grad = found = np.empty(size), np.empty_like(scaled), np.empty_like(items)
         if self._fused:
             tile = int(np.clip(TILE // size, 64, 512))
-            tile = -(-n // -(-n // tile))  # as many tiles, of one size
+            tile = -(-n // -(-n // tile))  # the same number of tiles, all of about one size
             softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, *found)
         else:
             scores = self._buffer[: size * n].reshape(size, n)
@@ -269,15 +272,16 @@ class Epochs:
                 np.matmul(own, items, out=user_grad[s])
 
             self._map(chunk, size, CHUNK)
-            self._map(lambda s: np.matmul(scores[:, s].T, scaled, out=item_grad[s]), n, _ITEMS)
+            self._map(lambda s: np.matmul(scores[:, s].T, scaled, out=item_grad[s]), n, _ITEMS_PER_TASK)
         user_grad *= self.inverse_t
         return values, ((users, user_grad), (None, item_grad))
 
-    # Losses with sampled negatives.
     def _loss(
         self, batch: Batch, some: slice, pos: np.ndarray, neg: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Values and the gradient of ``pos`` of some rows; ``neg`` and the batch's rows receive their own."""
+        """Values and the gradient of ``pos`` of some rows of a sampled loss."""
+        # The other gradients overwrite what they belong to: ``neg``, and in ``batch.rows`` the state and the
+        # adversary's scores.
         others, given = [neg], [pos, neg]
         if batch.rows is not None:
             rows = batch.rows[some]
@@ -286,16 +290,17 @@ class Epochs:
             others += [] if rows.adversary is None else [rows.adversary]
         values, *grads = checked(self.loss, self.loss.value_and_grad(*given), pos, *others)
         if batch.weights is not None:
-            weights, states = batch.weights[some], grads[2:3] if self.kept.states else []
-            values, *grads = values * weights, *((grad.T * weights).T for grad in grads)
-            for grad in states:
-                grads[2] = np.where([state.weighted for state in self.kept.states], grads[2], grad)
+            weights = batch.weights[some]
+            weighted = [(grad.T * weights).T for grad in grads]
+            if self.kept.states:
+                weighted[2] = np.where([state.weighted for state in self.kept.states], weighted[2], grads[2])
+            values, grads = values * weights, weighted
         for out, grad in zip(others, grads[1:], strict=True):
             out[:] = grad
         return values, grads[0]
 
     def sampled_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
-        """Values (B,) and gradients, or those of the adversary, negatives drawn for every row."""
+        """Values (B,) and gradients of the model or the adversary, with negatives drawn for every row."""
         users, n, rows = batch.users, self.sampler.n, batch.rows
         items = np.empty((len(users), 1 + n), np.int32)
         items[:, 0] = batch.positives
@@ -305,22 +310,22 @@ class Epochs:
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
         if self.adversaries:
-            own, theirs = self.adversaries
-            second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
-            rows.adversary = self._pair_scores(second)
+            its_users, its_items = self.adversaries
+            its_pairs = its_users.effective[users], its_items, np.ascontiguousarray(items[:, 1:])
+            rows.adversary = self._pair_scores(its_pairs)
         values, pos = np.empty(len(users)), grads[:, 0].copy()
-        size = max(1, min(_ROWS, _ROWS * 128 // n))  # in cache-sized pieces
+        size = max(1, min(_ROWS_PER_CALL, _ROWS_PER_CALL * 128 // n))  # scores stay in the cache of a core
 
         def piece(s: slice) -> None:
             values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
 
         self._map(piece, len(users), size)
-        if batch.against:  # `rows.adversary` holds gradients by now
-            return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
+        if batch.against:  # by now `rows.adversary` holds gradients
+            return values, self._pair_gradients(users, its_pairs, rows.adversary, self.dtype.type(1))
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
-    def _pair_scores(self, pairs: Scored, offset: Any = 0) -> np.ndarray:
-        """Scores of each row's items less the offset, -inf where there is none."""
+    def _pair_scores(self, pairs: Pairs, offset: Any = 0) -> np.ndarray:
+        """Scores (B, W) of each row's items less the offset; -inf where the item is -1."""
         rows, side, items = pairs
         out = np.empty(items.shape, self.dtype)
         spread(kernel.pair_scores, len(rows), self._pair_threads, rows, side.effective, items, out)
@@ -328,18 +333,17 @@ class Epochs:
             out -= offset
         return out
 
-    def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
-        """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
+    def _pair_gradients(self, users: np.ndarray, pairs: Pairs, grads: np.ndarray, scale: Any) -> Gradients:
+        """Gradients of the factors from those of `_pair_scores`; ``scale`` multiplies those of the users."""
         rows, side, items = pairs
         by_row = np.empty_like(rows)
         spread(kernel.user_gradients, len(users), self._pair_threads, grads, items, side.effective, by_row)
-        ids, of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
-        flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
-        return (ids, of_users * scale), self._sum_by_id(*flat, rows)
+        ids, of_users = self._sum_by_id(users, self.X.n_rows, by_row)
+        of_items = self._sum_by_id(items.ravel(), self.X.n_cols, rows, grads.ravel(), width=items.shape[1])
+        return (ids, of_users * scale), of_items
 
-    # What a loss keeps per user.
     def _refresh(self, epoch: int, source: str) -> None:
-        """Let the loss estimate its state before this epoch."""
+        """Let the loss estimate its state of every user from scores of all items or of a sample."""
         loss, users = self.loss, self._active
         keys = self._keys(epoch, 2, -(-len(users) // CHUNK))
         estimates = np.empty((len(users), len(self.kept.states)))
@@ -350,7 +354,7 @@ class Epochs:
             if source == "exact":
                 scores = rows @ self.items.effective.T
             else:
-                # An item drawn twice could lift the K-th largest score above that of all items.
+                # Distinct, as an item drawn twice could lift the K-th largest score above that of all items.
                 items = self.sampler.lists(keys[s.start // CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
@@ -360,9 +364,8 @@ class Epochs:
         self._map(some, len(users), CHUNK)
         self.kept.set(users, estimates)
 
-    # Losses of a user's positives and sampled negatives together.
     def list_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
-        """Values (B,) and gradients, a list for each user."""
+        """Values (B,) and gradients of a list loss, with a list for each user."""
         users, block, count = batch.users, batch.block, batch.block.row_counts
         items = self.sampler.lists(batch.key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
@@ -378,11 +381,11 @@ class Epochs:
             values[s], grad = checked(self.loss, answer, scores, first=(len(own),))
             own[mask] = grad
 
-        self._map(piece, len(users), _LISTS)
+        self._map(piece, len(users), _LISTS_PER_CALL)
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
     def shared_gradient(self, batch: Batch) -> tuple[np.ndarray, Gradients]:
-        """The same with one set of negatives for the whole batch: one matrix product scores them."""
+        """Values (B,) and gradients of a sampled loss, with one set of negatives for the whole batch."""
         users, positives, X = batch.users, batch.positives, self.X
         shared = self.sampler.draw_shared(batch.key, positives)
         scaled = self.users.effective[users] * self.inverse_t
@@ -404,16 +407,16 @@ class Epochs:
         self._map(piece, len(users), CHUNK)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
-        self._map(lambda s: np.matmul(neg[:, s].T, scaled, out=shared_grad[s]), len(shared), _ITEMS)
+        self._map(lambda s: np.matmul(neg[:, s].T, scaled, out=shared_grad[s]), len(shared), _ITEMS_PER_TASK)
         ids = np.concatenate([shared, positives])
         factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
-        of_users = self._sum_by_id(users, X.n_rows, None, 1, by_row)
-        vectors = np.concatenate([shared_grad, scaled])
-        return values, (of_users, self._sum_by_id(ids, X.n_cols, factors, 1, vectors))
+        of_items = self._sum_by_id(ids, X.n_cols, np.concatenate([shared_grad, scaled]), factors)
+        return values, (self._sum_by_id(users, X.n_rows, by_row), of_items)
 
     def _sum_by_id(
-        self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray
+        self, ids: np.ndarray, n: int, vectors: np.ndarray, factors: np.ndarray | None = None, width: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct ids, below n, and the sum of ``factors[e] vectors[e // width]`` of each; -1 is no id."""
         starts, order = _group(ids, n)
         unique = np.flatnonzero(np.diff(starts)).astype(np.int32)
         factors = np.ones(len(ids), self.dtype) if factors is None else factors

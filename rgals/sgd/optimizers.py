@@ -1,4 +1,4 @@
-"""First-order optimisers, the arrays that their steps change, and learning rates.
+"""First-order optimisers, the arrays that their steps update, and schedules of the learning rate.
 
 >>> from rgals.sgd import SGDRanker, SGD, Adagrad, Adam, LazyAdam
 >>> optimizers = SGD(momentum=0.9), Adagrad(eps=1e-8), Adam(beta2=0.99), LazyAdam(beta2=0.99)
@@ -22,13 +22,13 @@ class Optimizer(Declared):
 
     _dataclass = {"frozen": True}
     kind: ClassVar[int]
-    # A lazy (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
-    # feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
-    # of each row, so that a row's first lazy step is as long as anyone's.
+    # A lazy (row-sparse) optimiser leaves rows without gradient alone: no decay of their moments or weights.
+    # The others update every row at every step. Bias corrections count the updates of each row, so that the
+    # first step of a row has the same length whenever it comes.
     lazy: ClassVar[bool] = False
     n_moments: ClassVar[int] = 0
-    fades: ClassVar[bool] = True  # whether moments change without a gradient
-    rates: ClassVar[tuple[str, ...]] = ()  # at most two parameters in [0, 1)
+    fades: ClassVar[bool] = True  # whether moments decay in a step without gradient
+    rates: ClassVar[tuple[str, ...]] = ()  # names of the decay rates of the moments, at most two
 
 
 class SGD(Optimizer):
@@ -65,7 +65,7 @@ class Adam(Optimizer):
 
 
 class LazyAdam(Adam):
-    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay."""
+    """Adam that updates only rows with a gradient: the others keep their moments and have no weight decay."""
 
     lazy: ClassVar[bool] = True
 
@@ -89,20 +89,19 @@ class SideState:
 
     def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer, n_threads: int = 1) -> None:
         self.param, self.cosine, self.optimizer, self.n_threads = param, cosine, optimizer, n_threads
-        n_kept = optimizer.n_moments
-        self.moments = tuple(np.zeros_like(param if n_kept > order else param[:0]) for order in (0, 1))
+        self.moments = tuple(np.zeros_like(param if optimizer.n_moments > i else param[:0]) for i in (0, 1))
         self.steps = np.zeros(len(param), np.int64)  # updates of every row
         self.inverse_norm = np.empty(len(param), param.dtype)
         self.effective = np.empty_like(param) if cosine else param
         self.refresh()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything from which the next step follows."""
+        """Everything that the next step reads."""
         first, second = self.moments
         return {"factors": self.param, "first": first, "second": second, "steps": self.steps}
 
     def refresh(self) -> None:
-        """Bring the effective rows up to date after the factors were changed from outside."""
+        """Compute the effective rows anew after the factors were changed from outside."""
         if self.cosine:
             factors = self.param, self.effective, self.inverse_norm
             spread(kernel.normalise, len(self.param), self.n_threads, *factors)
@@ -111,7 +110,7 @@ class SideState:
         self,
         grad: np.ndarray,
         lr: float,
-        ids: np.ndarray | None = None,  # of the rows of the gradient, distinct; None: all
+        ids: np.ndarray | None = None,  # the distinct rows that have a gradient; None: all
         *,
         coupled: float = 0.0,  # weight decay added to the gradient,
         decoupled: float = 0.0,  # or applied to the factors directly
@@ -120,28 +119,30 @@ class SideState:
         ridge_scale: float = 0.0,
     ) -> None:
         """Optimiser step for the gradient with respect to the effective rows."""
-        how, n = self.optimizer, len(self.param)
-        acting = coupled > 0 or decoupled > 0 or ridge is not None or (how.fades and how.n_moments > 0)
+        how, n, dtype = self.optimizer, len(self.param), self.param.dtype
         ids = np.arange(n, dtype=np.int32) if ids is None else ids.astype(np.int32, copy=False)
+        # rows[r] has the gradient grad[slots[r]]; -1 is none.
         rows, slots = ids, np.arange(len(ids), dtype=np.int32)
-        if acting and not how.lazy:  # rows without a gradient, too
+        decays = coupled > 0 or decoupled > 0 or ridge is not None or (how.fades and how.n_moments > 0)
+        if decays and not how.lazy:  # step the rows without a gradient, too
             rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
             slots[ids] = np.arange(len(ids), dtype=np.int32)
-        nothing = np.empty(0, self.param.dtype)
-        first, second, *_ = *(getattr(how, name) for name in how.rates), 0.0, 0.0
+        rates = [getattr(how, name) for name in how.rates] + [0.0] * (2 - len(how.rates))
         scales = coupled, decoupled, grad_scale, ridge_scale
-        numbers = np.array([lr, first, second, getattr(how, "eps", 0.0), *scales], self.param.dtype)
-        # Rates are below 1 in single precision, too; without a gradient nothing is divided by 0.
-        rates, one = slice(kernel.FIRST, kernel.SECOND + 1), numbers.dtype.type(1)
-        numbers[rates] = np.minimum(numbers[rates], np.nextafter(one, -one))
-        numbers[kernel.EPS] = max(numbers[kernel.EPS], np.sqrt(np.finfo(numbers.dtype).tiny))
+        numbers = np.array([lr, *rates, getattr(how, "eps", 0.0), *scales], dtype)
+        # Rates below 1 must not round to 1 in single precision, where the bias correction divides by 0. With
+        # eps=0, rows without gradient would be divided by 0.
+        below_one = slice(kernel.FIRST, kernel.SECOND + 1)
+        numbers[below_one] = np.minimum(numbers[below_one], np.nextafter(dtype.type(1), dtype.type(0)))
+        numbers[kernel.EPS] = max(numbers[kernel.EPS], np.sqrt(np.finfo(dtype).tiny))
         factors = self.param, self.effective, self.inverse_norm
-        given = rows, slots, grad, nothing if ridge is None else ridge, factors, self.moments, self.steps
+        ridge = np.empty(0, dtype) if ridge is None else ridge
+        given = rows, slots, grad, ridge, factors, self.moments, self.steps
         spread(kernel.apply, len(rows), self.n_threads, *given, how.kind, numbers, self.cosine)
 
 
 class Kept:
-    """The arrays of a loss's `State`: a column of numbers for each, of all users or one of the model."""
+    """The arrays of a loss's states: for each `State` a column of a number per user, or of one number."""
 
     def __init__(self, states: tuple[State, ...], n_users: int, dtype: Any, optimizer: Optimizer) -> None:
         self.states = states
@@ -149,8 +150,8 @@ class Kept:
         self.sides = [SideState(start, False, optimizer) for start in starts]
 
     def of(self, users: np.ndarray) -> np.ndarray:
-        """What the loss keeps for each of the users, (B, s)."""
-        columns = (side.param[users % len(side.param), 0] for side in self.sides)  # there is one of the model
+        """The states of the users, (B, s)."""
+        columns = (side.param[users % len(side.param), 0] for side in self.sides)  # % 1 of one number: row 0
         return np.column_stack([np.empty((len(users), 0)), *columns])
 
     def set(self, users: np.ndarray, values: np.ndarray) -> None:
@@ -161,7 +162,7 @@ class Kept:
                 np.clip(side.param, state.low, state.high, out=side.param)
 
     def step(self, grad: np.ndarray, users: np.ndarray, lr: float, weight: float) -> None:
-        """A step of every state for the gradients (B, s) of the rows of a batch, which weighs ``weight``."""
+        """Step every state by the gradients (B, s) of the rows of a batch of total weight ``weight``."""
         for state, side, column in zip(self.states, self.sides, grad.T, strict=True):
             rate = (lr if state.lr is None else state.lr) * state.rate
             held = weight if state.weighted else len(users)
@@ -173,9 +174,9 @@ class Kept:
                 ids, place = np.unique(users, return_inverse=True)
                 total = np.bincount(place, column)
                 if state.drift:
-                    everybody = np.full(len(side.param), held * state.drift / len(side.param))
-                    everybody[ids] += total
-                    total, ids = everybody, None
+                    of_all = np.full(len(side.param), held * state.drift / len(side.param))
+                    of_all[ids] += total
+                    total, ids = of_all, None
             sign = -1.0 if state.ascend else 1.0
             side.step(total[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / held)
             np.clip(side.param, state.low, state.high, out=side.param)
@@ -192,9 +193,9 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
-    """The factor as a function of the progress in [0, 1), as a callable ``schedule`` is one.
+    """The factor of the learning rate as a function of the progress in [0, 1), for a name or a callable.
 
-    >>> factor = get_schedule("linear", warmup=0.1)  # in which it rises from 0
+    >>> factor = get_schedule("linear", warmup=0.1)  # the factor rises from 0 during the first tenth
     >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
     [0.0, 0.5, 1.0, 0.5]
     """
