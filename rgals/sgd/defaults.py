@@ -1,4 +1,4 @@
-"""What "auto" stands for in an `SGDRanker`: good settings by the matrix, K and the loss."""
+"""The rule for "auto" parameters of an `SGDRanker`: good settings for a matrix, K and loss."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from rgals.sgd.losses import get_loss
 
 #: Parameters that may be "auto".
 AUTOMATIC = ("score", "temperature", "offset", "lr", "n_epochs", "batch_size", "n_negatives")
-# Temperature of cosine scores over reg of RG2's rule, and at reg=0.
-_TEMPERATURE, _COLDEST = 0.4, 0.12
-_UPDATES = 500  # of a user by sampled losses: one for each positive
-_PATIENT = 10  # times the epochs where early stopping ends a fit
+# Temperature of cosine scores: slope in reg of RG2's rule, and intercept.
+_PER_REG, _LOWEST_TEMPERATURE = 0.4, 0.12
+_USER_UPDATES = 500  # of a user in a fit of a sampled loss, which makes one for each positive and epoch
+_EPOCHS_TO_STOP_EARLY = 10  # times the epochs of a fit without early stopping
 
 
 def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
-    """Where good settings lie for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto".
+    """Good settings for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto".
 
     With M users who have n interactions, and ``reg`` of the rule of RG2 for this K
     (`rgals.losses.fitted.setting`)::
@@ -35,14 +35,14 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     loss = get_loss(model.loss)
     score = model.score
     if score == AUTO:
-        # Bounded scores do not suit losses that compare them with a number; divided by a temperature they are
-        # the better ones even for binary cross-entropy and lists, by up to 90 % on amazon-health-10core. Of
-        # one factor nothing but the sign would be left, which no gradient changes.
+        # Cosines do not suit losses that compare scores with a number. Divided by a temperature they are
+        # better for all others, binary cross-entropy and lists too, by up to 90 % on amazon-health-10core.
+        # With one factor a cosine is a sign, which no gradient changes.
         score = "dot" if model.K == 1 else getattr(loss, "score", "cosine")
     users = max(degrees.filled[0], 1)
-    # Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. 100
-    # negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long. Rates from .03 to .2 are
-    # within 2 % of each other after 40 epochs.
+    # 20 epochs lose 1.5 to 6 % of the NDCG@10 after 40, at half the time. 100 negatives gave 4 % more on
+    # amazon-beauty-10core and took 3.4 times as long. Learning rates from .03 to .2 are within 2 % of each
+    # other after 40 epochs.
     found: dict[str, Any] = {"score": score, "offset": 0.0, "n_epochs": 20}
     if loss.kind == "full":
         found |= {"batch_size": int(np.clip(users // 100, 32, 512)), "lr": 0.1, "n_negatives": 25}
@@ -51,12 +51,13 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     else:
         found |= {"batch_size": 1024, "lr": getattr(loss, "lr", 0.05)}
         found["n_negatives"] = getattr(loss, "n_negatives", 25)
-        # A user is updated once for each positive: 8 epochs do for long rows.
-        found["n_epochs"] = int(np.clip(_UPDATES * users // max(degrees.nnz, 1), 8, 20))
+        # A user is updated once for each positive: long rows need fewer epochs, down to 8.
+        found["n_epochs"] = int(np.clip(_USER_UPDATES * users // max(degrees.nnz, 1), 8, 20))
     if model.early_stopping:
-        found["n_epochs"] *= _PATIENT
-    # On three sets BCE gained 4 to 23 % NDCG@10 over cosines, and lost 3 to 8 % over dot products; BCE over
-    # the catalogue rose from below popularity to softmax: 2 % above to 12 % below on five sets.
+        found["n_epochs"] *= _EPOCHS_TO_STOP_EARLY
+    # By the offset sampled BCE gained 4 to 23 % NDCG@10 with cosines on three sets, and lost 3 to 8 % with
+    # dot products. BCE over the catalogue rose from below popularity to the level of softmax: 2 % above to
+    # 12 % below it on five sets.
     if getattr(loss, "contrasts_noise", False) and (score == "cosine" or loss.kind == "full"):
         name = "batch_size" if model.sampler == "in_batch" else "n_negatives"
         drawn = found[name] if getattr(model, name) == AUTO else getattr(model, name) or BATCH[loss.kind]
@@ -67,11 +68,12 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         return {**found, "temperature": 1.0}
     if (warmth := getattr(loss, "warmth", None)) is not None:
         return {**found, "temperature": warmth * float(np.sqrt(max(degrees.nnz, 1) / users))}
-    # The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to
-    # be warm. A search of ten fits on each of ten sets (K=64, benchmarks/quality_results.jsonl) found .14 to
-    # .35 where reg is .09 to .46, and a line fitted without the sets of one source meets theirs within 26 %.
-    # Four sets of a grid (benchmarks/sgd_quality.py --grid) are best at .17 to .25, where this says .19 to
-    # .28. At K=256 there is one set, which wanted .15 where this says .24.
-    # The 30, 100 and 300 most popular items of seven sets want 2.2, 1.5 and 1.2 times as much.
-    warm = _COLDEST + _TEMPERATURE * fitted.setting(degrees, model.K).reg
-    return {**found, "temperature": warm * fitted.few_items(degrees) ** -0.25}
+    # For cosines the temperature regularises, as the ridge does for least squares: a set that wants a larger
+    # reg wants a higher temperature. A search of ten fits on each of ten sets (K=64,
+    # benchmarks/quality_results.jsonl) found .14 to .35 where reg is .09 to .46, and a line fitted without
+    # the sets of one source predicts theirs within 26 %. Four sets of a grid (benchmarks/sgd_quality.py
+    # --grid) are best at .17 to .25, where this rule gives .19 to .28. At K=256 there is one set, which is
+    # best at .15 where the rule gives .24. With their 30, 100 and 300 most popular items alone, seven sets
+    # are best at 2.2, 1.5 and 1.2 times the temperature.
+    temperature = _LOWEST_TEMPERATURE + _PER_REG * fitted.setting(degrees, model.K).reg
+    return {**found, "temperature": temperature * fitted.few_items(degrees) ** -0.25}

@@ -1,4 +1,4 @@
-"""What the graph of interactions makes of the factors: encoders of a fit by gradient descent."""
+"""Encoders: factors propagated over the graph of interactions, and their chain rule."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from rgals.matrix.csr import CSR
 from rgals.sgd.losses._base import row_softmax
 from rgals.sgd.optimizers import SideState
 
-#: Ids (None: all rows) and gradients.
+#: Ids of some rows (None: all) and their gradients.
 SideGradient = tuple[np.ndarray | None, np.ndarray]
-#: With respect to the effective rows of users, and of items.
+#: Gradients with respect to the effective rows of the users, and of the items.
 Gradients = tuple[SideGradient, SideGradient]
-#: Of users, and of items.
+#: An array for the users, and one for the items.
 Sides = list[np.ndarray]
-_ROWS = 256  # rows that are contrasted at once
-_NOISE, _TEMPERATURE = 0.1, 0.1  # of XSimGCL
+_ROWS = 256  # rows of the contrastive term whose similarities are computed at once
+_NOISE, _TEMPERATURE = 0.1, 0.1  # XSimGCL: length of the noise, temperature of the contrastive term
 
 
 class LightGCN:
@@ -48,7 +48,7 @@ class LightGCN:
         return found
 
     def propagate(self, vectors: Sides, noise: Any = None) -> Sides:
-        """Of every row the sum over its neighbours, over the roots of both degrees."""
+        """``A v``: for every row the sum of its neighbours, each over the root of the product of degrees."""
         found = []
         for side, roots in enumerate(self._roots):
             out = np.empty((len(roots), vectors[1 - side].shape[1]), vectors[1 - side].dtype)
@@ -59,18 +59,18 @@ class LightGCN:
         return found
 
     def layers(self, key: Any) -> Sides:
-        """What is scored, from the factors as they are; ``key`` decides on noise, None is without."""
+        """E from the current factors; ``key`` is that of the random noise of a step, None for no noise."""
         return self.mean([side.param for side in self.sides], self.n_layers)
 
     def encode(self, key: Any = None) -> None:
-        """Bring the effective rows up to date after the factors have changed."""
+        """Compute the effective rows anew after the factors have changed."""
         for side, mean in zip(self.sides, self.layers(key), strict=True):
             if self.cosine:
                 spread(kernel.normalise, len(mean), self.n_threads, mean, mean, side.inverse_norm)
             side.effective = mean
 
     def unscaled(self, gradients: Sequence[SideGradient]) -> Sides:
-        """Of all rows, gradients with respect to what `layers` returns."""
+        """Gradients of all rows with respect to what `layers` returns, the chain rule of unit length."""
         found = []
         for side, (ids, grad) in zip(self.sides, gradients, strict=True):
             which = slice(None) if ids is None else ids
@@ -81,7 +81,7 @@ class LightGCN:
         return found
 
     def chain(self, gradients: Gradients, batch: Sides, weight: float) -> tuple[float, Sides]:
-        """The encoder's own term on a batch's users and items, times ``weight``; gradients of all factors."""
+        """The encoder's term for a batch of users and items, times ``weight``; gradients of all factors."""
         # A is symmetric: the same sum takes gradients of E back to E0.
         return 0.0, self.mean(self.unscaled(gradients), self.n_layers)
 
@@ -90,9 +90,9 @@ class XSimGCL(LightGCN):
     """``E = (1 / L) sum_l H_l``, ``H_l = A H_(l-1) + noise``, ``H_0 = E0``, and a contrastive term.
 
     The noise of a step is ``0.1 sign(A H) u``, u >= 0 of unit length, a constant for the gradient; what is
-    scored between epochs has none. To the mean loss comes ``contrast`` times the mean of
+    scored between epochs has none. The mean loss grows by ``contrast`` times the mean of
     ``-log softmax_j(cos(e_i, h_j) / 0.1)_i``, e rows of E, h of H_1, over the distinct users of a batch, and
-    over its distinct items. Yu et al. (2024), with the numbers of SL@K.
+    the same over its distinct items. Yu et al. (2024), with the numbers of SL@K.
     """
 
     def layers(self, key: Any) -> Sides:  # noqa: D102 - as its base has it
@@ -115,7 +115,7 @@ class XSimGCL(LightGCN):
 def _perturbed(rows: np.ndarray, noise: np.random.Generator) -> np.ndarray:
     drawn = noise.random(rows.shape, rows.dtype)
     drawn *= _NOISE / np.maximum(np.linalg.norm(drawn, axis=1, keepdims=True), np.finfo(rows.dtype).tiny)
-    return rows + np.sign(rows) * drawn  # who has no neighbours stays at zero
+    return rows + np.sign(rows) * drawn  # rows without neighbours stay zero
 
 
 def _tangent(grad: np.ndarray, unit: np.ndarray) -> np.ndarray:
@@ -140,5 +140,5 @@ def _info_nce(e: np.ndarray, h: np.ndarray) -> tuple[float, np.ndarray, np.ndarr
     return value / len(e), _tangent(of_e, e) / (scale * norms[0]), _tangent(of_h, h) / (scale * norms[1])
 
 
-#: What `SGDRanker` scores: its factors, or what a graph makes of them.
+#: How `SGDRanker` makes scored rows of factors; None: they are the factors themselves.
 ENCODERS: dict[str, Any] = {"mf": None, "lightgcn": LightGCN, "xsimgcl": XSimGCL}

@@ -1,4 +1,4 @@
-"""SGDRanker: parameters -> validate -> train -> publish one fitted state."""
+"""SGDRanker: its parameters and their checks, the memory of a fit, its files and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -29,22 +29,21 @@ from rgals.training.run import run
 
 _CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": tuple(ENCODERS), "sampler": SAMPLERS}
 _CHOICES |= {"decay": ("coupled", "decoupled", "frequency"), "values": VALUES}
-_RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
-_RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
-_RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
-_RANGES |= {
-    "contrast": "float >= 0",
-    "early_stopping": "bool",
-    "exclude_positives": "bool",
-    "offset": "float",
+_PARAMETERS = {  # by the key of `RANGES` that checks them
+    "float > 0": ("temperature", "lr", "init_scale"),
+    "float >= 0": ("weight_decay", "contrast"),
+    "float in [0, 1)": ("momentum", "warmup"),
+    "float": ("offset", "gamma"),
+    "int > 0": ("n_epochs", "n_negatives", "n_layers", "patience"),
+    "int > 0, optional": ("batch_size",),
+    "bool": ("early_stopping", "exclude_positives", "replacement", "shared_negatives", "warm_start"),
 }
-_RANGES |= {"replacement": "bool", "shared_negatives": "bool", "warm_start": "bool"}
-_RANGES |= {"momentum": "float in [0, 1)"}
-# Parameters that a checkpoint holds in a form of their own, and, first, those that change no bit.
-_DESCRIBED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
-_DESCRIBED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
-_DESCRIBED |= {"offset"}
-_OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file has them by name
+# Parameters that `_describe` does not list by value: the first two change no bit, and a checkpoint holds the
+# others in a form of their own.
+_NOT_LISTED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
+_NOT_LISTED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
+_NOT_LISTED |= {"offset"}
+_OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # files store their class by name
 
 
 class _Format(ModelFormat):
@@ -55,7 +54,7 @@ class _Format(ModelFormat):
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
         objects = {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
-        return {"offset": 0.0} | params | objects  # 0.2 had none
+        return {"offset": 0.0} | params | objects  # files of version 0.2 have no offset
 
 
 @dataclass(eq=False, repr=False)
@@ -226,7 +225,7 @@ class SGDRanker(Trained, BaseEstimator):
         rng = np.random.default_rng(task.seed)
         order = int(rng.integers(1 << 62))
         start = start_factors(self, task.train.shape, 2, rng, task.dtype, self.init_scale)
-        start[0][task.matrix.row_counts == 0] = 0  # and they stay so
+        start[0][task.matrix.row_counts == 0] = 0  # no step changes users without interactions
         most, shown = int(self.n_epochs), bool(self.verbose)
         with workers(self.n_jobs):
             steps = Epochs(self, task.train, start, order)
@@ -234,24 +233,26 @@ class SGDRanker(Trained, BaseEstimator):
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
-        """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+        """Everything that decides the bits of a fit, as a checkpoint stores it."""
         optimizer = get_optimizer(self.optimizer, self.momentum)
         constant = self.schedule == "constant" and self.warmup == 0
-        decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED)
+        decisive = sorted(set(self.get_params(deep=False)) - _NOT_LISTED)
         encoder = [self.encoder, self.n_layers, self.contrast]
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
-            **({} if encoder == ["mf", 2, 0.1] else {"encoder": encoder}),  # there was none in 0.2
-            **({} if self.offset == 0 else {"offset": self.offset}),  # nor one
+            # Checkpoints of version 0.2 have neither: parameters that change nothing are left out.
+            **({} if encoder == ["mf", 2, 0.1] else {"encoder": encoder}),
+            **({} if self.offset == 0 else {"offset": self.offset}),
             "optimizer": [type(optimizer).__name__, plain(dict(vars(optimizer)))],
-            "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
+            "n_epochs": None if constant else self.n_epochs,  # which decides how fast a schedule falls
         }
 
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
-        for name, kind in _RANGES.items():
-            check = partial(or_auto, RANGES[kind]) if name in AUTOMATIC else RANGES[kind]
-            check(name, getattr(self, name))
+        for kind, names in _PARAMETERS.items():
+            for name in names:
+                check = partial(or_auto, RANGES[kind]) if name in AUTOMATIC else RANGES[kind]
+                check(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.encoder != "mf" and self.warm_start:
@@ -263,8 +264,8 @@ class SGDRanker(Trained, BaseEstimator):
         own = type(loss).__name__
         if getattr(loss, "raw_scores", False) and self.temperature not in (AUTO, 1):
             raise ParameterError("temperature", self.temperature, f"{own} has its own; give 1, or 'auto'")
-        apart = loss.kind == "list" or getattr(loss, "adversary", None) is not None
-        if apart and (self.shared_negatives or self.sampler == "in_batch"):
+        needs_own = loss.kind == "list" or getattr(loss, "adversary", None) is not None
+        if needs_own and (self.shared_negatives or self.sampler == "in_batch"):
             name = "shared_negatives" if self.shared_negatives else "sampler"
             raise ParameterError(name, getattr(self, name), f"{own} draws its own negatives for every row")
         if loss.kind != "full" and self.decay == "frequency":
@@ -289,29 +290,30 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     """Bytes that a fit of an `SGDRanker` allocates at its peak, beyond the matrix in canonical form."""
     loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
     graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
-    # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
+    # Tables of all rows: factors, those of the best epoch, those of unit length, the optimiser's moments.
     tables = 1 + bool(model.early_stopping) + (graph or model.score == "cosine")
     tables += get_optimizer(model.optimizer, model.momentum).n_moments
     total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
-    if graph:  # its edges in both directions; gradients, layers and sums of all rows
+    if graph:  # edges in both directions; gradients, layers and sums of all rows
         total += 8 * matrix.nnz + (n_users + n_items) * (16 + (5 if model.encoder == "lightgcn" else 7) * row)
     if loss.kind == "full":
         size = min(size, n_users)
         total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
         total += (3 * size + n_items) * row
         if type(loss) is not Softmax or itemsize == 8:
-            at_once = min(n_threads(model.n_jobs), -(-size // CHUNK))  # lists, one on every thread
+            # Temporary arrays of the loss: of one list per thread, or of a chunk of users.
+            at_once = min(n_threads(model.n_jobs), -(-size // CHUNK))
             return total + (120 * at_once if isinstance(loss, List) else 4 * CHUNK * 8) * n_items
         n_tiles = -(-n_items // int(np.clip(TILE // size, 64, 512)))
         return total + n_tiles * size * (4 * int(model.K) + 28)
-    # Negatives of a row, or of all rows where they share them; of the longest list.
+    # Negatives of a row, or of all rows that share them; for lists, items of the longest list.
     negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
     if loss.kind == "list":
         negatives = (1 + negatives) * int(matrix.row_counts.max(initial=0))
         negatives = negatives if model.replacement else min(negatives, n_items)
     size = min(size, n_users if loss.kind == "list" else matrix.nnz)
     pairs = size * (1 + negatives)
-    # Users and order of the interactions; tables of the sampler.
+    # User of every interaction and their order; tables of the sampler.
     total += matrix.nnz * (4 + 8) + 128 * n_items
     total += (4 * size + min(n_items, pairs) + min(n_users, size)) * row
     if getattr(loss, "adversary", None) is not None:
