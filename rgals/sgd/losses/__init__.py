@@ -1,6 +1,6 @@
 """Ranking losses in score space, one small class a formula, and the table that names them.
 
-A name stands for a loss with the settings of its paper, an object may have others.
+A name stands for a loss with its default parameters; an object may have others.
 
 Examples
 --------
@@ -40,7 +40,7 @@ def get_loss(loss: Any) -> Any:
     Parameters
     ----------
     loss : str or loss object
-        A key of `LOSSES`, or what is returned as it is.
+        A key of `LOSSES`, or an object, which is returned as it is.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def get_loss(loss: Any) -> Any:
     Raises
     ------
     InputTypeError, ParameterError
-        It is neither, no such name, or a parameter of the object is out of its range.
+        It is neither, there is no such name, or a parameter of the object is out of its range.
 
     Examples
     --------
@@ -67,5 +67,4 @@ def get_loss(loss: Any) -> Any:
     return loss
 
 
-__all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "Sampled"]
-__all__ += ["List", *_ALL]
+__all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "Sampled", "List", *_ALL]

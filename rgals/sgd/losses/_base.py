@@ -1,4 +1,4 @@
-"""What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
+"""Base classes and building blocks of the SGD losses: functions of scores, which see no factors."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -114,9 +114,9 @@ class _Loss(Declared, BaseEstimator, ABC):
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
-    #: Whether scores are log odds of a positive against its negatives: ``offset="auto"`` is of their number.
+    #: Whether scores are log odds of a positive against n negatives: ``offset="auto"`` may then be log n.
     contrasts_noise: ClassVar[bool] = False
-    #: Of cosines, by the rule: temperature over the root of a user's positives; None: that of softmax.
+    #: ``temperature="auto"`` over the root of the mean number of a user's positives; None: as for softmax.
     warmth: ClassVar[float | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -127,7 +127,7 @@ class _Loss(Declared, BaseEstimator, ABC):
 
     @abstractmethod
     def value_and_grad(self, *scores: Any, **named: Any) -> tuple[np.ndarray, ...]:
-        """Values, float64, and gradients of the scores; the base of each kind says of which."""
+        """Values, float64, and gradients; the base class of each kind has the arguments and shapes."""
 
 
 class Full(_Loss):
@@ -147,7 +147,7 @@ class Full(_Loss):
 
 
 class FullThresholds(Full):
-    """With the exact threshold of every user, at every step."""
+    """Base of the full losses that compare scores with the user's K-th largest, exact at every step."""
 
     k: int = parameter(20, "int > 0")
 
@@ -168,22 +168,24 @@ class Sampled(_Loss):
     """
 
     kind: ClassVar[str] = "sampled"
-    corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
+    #: Whether log(N q) is subtracted from the scores of the negatives (Pu et al., Eq. 9).
+    corrects_proposal: ClassVar[bool] = False
     takes_rows: ClassVar[bool] = False
-    n_negatives: ClassVar[int] = 25  # of a positive, by the rule,
-    lr: ClassVar[float] = 0.05  # and the learning rate over cosines
-    #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
+    #: What "auto" stands for in an `SGDRanker`; the learning rate is that of cosines.
+    n_negatives: ClassVar[int] = 25
+    lr: ClassVar[float] = 0.05
+    #: The `State` objects of the loss: a class attribute, or a property where parameters decide.
     state: ClassVar[Any] = ()
     #: An `Adversary`, or None.
     adversary: ClassVar[Any] = None
 
     def refresh(self, epoch: int) -> str | None:
-        """What `estimate` sees before this epoch: "exact" (all items), "sampled", or None for no refresh."""
+        """Scores that `estimate` sees before this epoch: "exact" (all items), "sampled" or None (no call)."""
         return None
 
     def estimate(self, scores: np.ndarray) -> np.ndarray:
         """The state (B, s) from scores (B, W) of all items, or of positives and a sample; -inf is absent."""
-        raise NotImplementedError(f"{type(self).__name__}.refresh asks for estimates: write `estimate`, too")
+        raise NotImplementedError(f"{type(self).__name__}.refresh asks for estimates: write `estimate` too")
 
 
 class List(_Loss):
@@ -199,12 +201,12 @@ class List(_Loss):
 
 
 KINDS = ("full", "sampled", "list")
-_FLAT = 800.0  # exp(-800) is 0 in double precision
+_LARGEST_EXPONENT = 800.0  # exp(-800) is 0 in double precision
 
 
 def checked(loss: Any, answer: Any, *like: Any, first: Any = None, of: str = "value_and_grad") -> tuple:
-    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
-    # The first of the arrays is a value for each row of the second, or has the shape ``first``.
+    """The answer of a loss: arrays of shape ``first`` (default: one value a row) and of those in ``like``."""
+    # Without the check numpy would broadcast an answer of another shape over the rows.
     shapes = [(len(like[0]),) if first is None else first, *(part.shape for part in like)]
     found = [np.shape(part) for part in answer] if isinstance(answer, tuple | list) else answer
     if found != shapes:
@@ -225,32 +227,32 @@ def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def logistic(x: np.ndarray, temperature: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """``1 / (1 + exp(-x))`` and its derivative, which does not cancel, for any x including -inf and inf."""
-    if temperature is not None:  # of x over it, held where nothing changes any more and it cannot overflow
-        bound = _FLAT * temperature
+    """``1 / (1 + exp(-x))`` and its derivative, without cancellation, for any x including -inf and inf."""
+    if temperature is not None:  # of x / temperature, clipped so that the division cannot overflow
+        bound = _LARGEST_EXPONENT * temperature
         x = np.clip(x, -bound, bound) / x.dtype.type(temperature)
     return _step(x, False)
 
 
 def _step(x: np.ndarray, plus: bool) -> tuple[np.ndarray, np.ndarray]:
     value, slope = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    step(x.ravel(), value.ravel(), slope.ravel(), x.size, plus)  # views of what is contiguous
+    step(x.ravel(), value.ravel(), slope.ravel(), x.size, plus)  # the outputs are contiguous: ravel is a view
     return value, slope
 
 
 def row_softmax(
     x: np.ndarray, temperature: float = 1.0, beside: np.ndarray | float = -np.inf
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, in place of ``x``."""
-    # beside (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row without
-    # any term the logarithm is taken as 0.
+    """``log sum_j exp(x_j / temperature)``, float64 (B,), and the softmax weights, which overwrite ``x``."""
+    # ``beside`` (B,) is one more term of each row, whose weight is not returned. -inf is an absent term; the
+    # logarithm of a row without terms is taken as 0.
     top = np.maximum(x.max(axis=1, initial=-np.inf), beside)
     top[top == -np.inf] = 0
     x -= top[:, None]
     rest = beside - top
     if temperature != 1:
         for part in (x, rest):
-            np.maximum(part, -_FLAT * temperature, out=part)
+            np.maximum(part, -_LARGEST_EXPONENT * temperature, out=part)
             part /= x.dtype.type(temperature)
     np.exp(x, out=x)
     total = x.sum(axis=1) + np.exp(rest)
@@ -260,7 +262,7 @@ def row_softmax(
 
 
 def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
-    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
+    """K-th largest score of each row, (B,); of rows with fewer scores the smallest. -inf is absent."""
     k = min(k, scores.shape[1])
     found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
     short = found == -np.inf

@@ -52,10 +52,10 @@ class Sparsemax(Full, warmth=15.0):
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
-        scores -= scores.max(axis=1, keepdims=True)  # the loss does not change; tau is then in [-1, 0)
+        scores -= scores.max(axis=1, keepdims=True)  # does not change the loss and puts tau in [-1, 0)
         flat = scores.reshape(-1)
         own = flat[where]
-        np.maximum(scores, -2, out=scores)  # below -1 nothing is in the support; keeps the sums exact
+        np.maximum(scores, -2, out=scores)  # scores below -1 have probability 0; large ones would round sums
         tau = self._threshold(scores)[:, None]
         inside = scores > tau
         half = 0.5 * np.where(inside, scores * scores - tau * tau, 0).sum(axis=1, dtype=np.float64)
@@ -68,7 +68,7 @@ class Sparsemax(Full, warmth=15.0):
 
     @staticmethod
     def _threshold(shifted: np.ndarray) -> np.ndarray:
-        """Tau of each row whose maximum is 0, by Michelot's iteration, exact in finitely many steps."""
+        """Tau (B,) of rows whose maximum is 0, by Michelot's algorithm, exact after finitely many steps."""
         inside = shifted > -1
         while True:
             size = inside.sum(axis=1)

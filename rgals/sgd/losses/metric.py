@@ -19,8 +19,10 @@ def _discount(ranks: np.ndarray) -> np.ndarray:
 
 
 class Weights(NamedTuple):
-    """Those of pairs, as `rgals.kernels.smooth.pairs` has them: 1, by two numbers of an item, or by ranks."""
+    """Weights W_ij of pairs, in the terms of `rgals.kernels.smooth.pairs`."""
 
+    # All are 1 by default; with ``down`` and ``up`` differences of two numbers of each item; with ``rank`` a
+    # table by the distance of two ranks times one by the lower of them.
     down: Any = ()
     up: Any = ()
     least: Any = np.inf
@@ -30,23 +32,25 @@ class Weights(NamedTuple):
 
 
 _EQUAL = Weights()
-ALL, POSITIVES, NEGATIVES = [0, 2], [0, 1], [1, 2]  # runs of a list, by its three edges
-SIGMOID, LOGISTIC = False, True  # steps phi: 1 / (1 + exp(-x)), and log(1 + exp(x))
+ALL, POSITIVES, NEGATIVES = [0, 2], [0, 1], [1, 2]  # runs of a list, as rows of `Lists._edges`
+SIGMOID, LOGISTIC = False, True  # phi(x) = 1 / (1 + exp(-x)), and log(1 + exp(x))
 
 
 class Lists:
-    """Lists one after the other: scores (T,), list b from ``indptr[b]`` on, its ``m[b]`` positives first."""
+    """B lists in one array: scores (T,), list b from ``indptr[b]`` on, its ``m[b]`` positives first."""
 
     def __init__(self, scores: np.ndarray, indptr: np.ndarray, m: np.ndarray) -> None:
         self.scores, self.grad, self.m, self.indptr = scores, np.zeros_like(scores), m, indptr
-        self.list_of = np.repeat(np.arange(len(m)), m)  # (P,) list of each positive, and where it stands
+        # Of each of the P positives: its list, and its place in ``scores``.
+        self.list_of = np.repeat(np.arange(len(m)), m)
         self.at = np.arange(len(self.list_of)) + (indptr[:-1] - np.cumsum(m) + m)[self.list_of]
+        # Of each list: its start, the end of its positives, its end.
         self._edges = np.stack([indptr[:-1], indptr[:-1] + m, indptr[1:]])
 
     def add(self, phi: bool, run: list[int], factor: Any = None, weights: Weights = _EQUAL) -> np.ndarray:
-        """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive (P,) over a run of the items of its list.
+        """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive i, (P,), over a run of its list's items.
 
-        With a factor the gradient of the sum of all is added to ``grad``.
+        With a factor the gradient of the sum over all positives is added to ``grad``.
         """
         (low, high), real = self._edges[run][:, self.list_of], self.scores.dtype
         values, one = np.empty(len(self.at)), np.ones(len(self.at))
@@ -59,13 +63,13 @@ class Lists:
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """Of every item in its list, from 1: by falling score, equal ones as they stand, (T,)."""
+        """Ranks of the items in their lists, from 1, by falling score and then by place, (T,)."""
         rank = np.empty(len(self.scores))
         for start, end in zip(self.indptr[:-1], self.indptr[1:], strict=True):
             scores = self.scores[start:end]
             if scores.itemsize > 4:
                 order = np.argsort(-scores, kind="stable")
-            else:  # as integers that sort alike, with the place in their lower half: twice as fast
+            else:  # sort integers that rise as scores fall, with the place in their lower half: twice as fast
                 bits = (0 - scores).view(np.int32)
                 order = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64) << 32 | np.arange(len(bits))
                 order.sort()
@@ -74,19 +78,18 @@ class Lists:
         return rank
 
 
-# All losses here are sums over pairs of a positive i and an item j of the same list, of x = s_j - s_i, or
-# functions of such sums.
+# All losses here are made of sums over the items j of a list, of functions of s_j - s_i for a positive i.
 class _Pairwise(List):
     """``L = sum_{i in I, j not in I} W_ij phi(s_j - s_i)``, W a constant for the gradient."""
 
-    smooth = "logistic"  # phi is log(1 + exp(x)), else 1 / (1 + exp(-x))
+    smooth = "logistic"  # phi is log(1 + exp(x)); with "sigmoid" 1 / (1 + exp(-x))
 
     def _weights(self, lists: Lists) -> tuple[Any, Weights]:
-        """Those of the positives and of the pairs, whose product is W."""
+        """Factors of the positives (P,) and weights of the pairs, whose product is W."""
         return 1.0, _EQUAL
 
     def _add(self, lists: Lists, of: Any) -> np.ndarray:
-        # The values of the positives, of the weights ``of``; their gradient is added to that of the lists.
+        # Values (P,) of the positives, which weigh ``of``; their gradient is added to ``lists.grad``.
         own, weights = self._weights(lists)
         return lists.add(self.smooth == "logistic", NEGATIVES, of * own, weights)
 
@@ -117,7 +120,7 @@ class ListNDCG(_Pairwise):
 
 
 def _smooth_rank(lists: Lists) -> np.ndarray:
-    # The positive itself stands in the sum with 1/2. It adds nothing to a gradient.
+    # R_i (P,): 0.5 and not 1, as the sum has the term sigmoid(0) of the positive itself, whose gradient is 0.
     return 0.5 + lists.add(SIGMOID, ALL)
 
 
@@ -172,7 +175,7 @@ class ListNRBP(_Pairwise):
         return 1 / divisor[self.normalise][lists.list_of], _EQUAL
 
 
-# What swapping positive i and negative j changes in a metric, of ranks r_i and r_j.
+# |Delta_ij|: the change of a metric if positive i and negative j exchange their ranks. ``p`` is that of nRBP.
 
 
 def _swap_ndcg(lists: Lists, p: float) -> tuple[Any, Weights]:
@@ -181,27 +184,29 @@ def _swap_ndcg(lists: Lists, p: float) -> tuple[Any, Weights]:
 
 
 def _swap_nrbp(lists: Lists, p: float) -> tuple[Any, Weights]:
-    share = np.expm1((lists.rank - 1) * np.log(p))  # less 1: near p = 1 float32 holds its differences
+    share = np.expm1((lists.rank - 1) * np.log(p))  # p^(r - 1) - 1, exact in float32 near p = 1, too
     return (1 - p) / (1 - p ** lists.m[lists.list_of].astype(float)), Weights(share, share)
 
 
 def _swap_rr(lists: Lists, p: float) -> tuple[Any, Weights]:
     reciprocal, of = 1 / lists.rank, lists.list_of
     own = reciprocal[lists.at]
-    first, second = np.zeros((2, len(lists.m)))  # of the best positive, and of the next, if any
+    first, second = np.zeros((2, len(lists.m)))  # 1 / rank of each list's best positive, and of the next
     np.maximum.at(first, of, own)
     np.maximum.at(second, of, np.where(own == first[of], 0, own))
-    # Only the best can fall, to the next at most; any can rise above the best.
+    # The metric falls only with the best positive, at most to the next one's, and rises with any positive
+    # that a swap puts above the best.
     reciprocal[lists.at] = first[of]
     return 1.0, Weights(reciprocal, reciprocal, np.where(own == first[of], first[of] - second[of], 0))
 
 
 def _swap_ap(lists: Lists, p: float) -> tuple[Any, Weights]:
-    # Precision at an item less the sum of 1 / rank of the positives down to it falls with the rank, without
-    # the item itself and with it.
+    # down: precision at an item less the sum of 1 / rank over the positives down to it; up: the same with one
+    # more hit at the item. Both fall with the rank: a falling positive i changes the metric by a difference
+    # of down, a rising one by a difference of up.
     rank, hit = lists.rank, np.zeros(len(lists.rank))
     first = np.repeat(lists.indptr[:-1], np.diff(lists.indptr))
-    place = first + lists.rank.astype(np.int64) - 1  # in the order of the ranks
+    place = first + lists.rank.astype(np.int64) - 1  # of every item, if lists were sorted by rank
     hit[place[lists.at]] = 1
     by_rank = np.empty_like(hit)
     by_rank[place] = rank
@@ -253,19 +258,19 @@ class LambdaLoss(_Pairwise):
         by_distance, by_lower = np.zeros(longest + 1), np.ones(longest + 1)
         by_distance[1:] = discount[:-1] - (0 if self.published else discount[1:])
         if self.k is not None:
-            ranks = np.arange(max(self.k + 1, 2), longest + 1)  # the lower of two is 2 or more
+            ranks = np.arange(max(self.k + 1, 2), longest + 1)  # the lower rank of a pair is 2 at least
             by_lower[ranks] = 1 / (1 - (1 / ranks if self.published else _discount(ranks)))
         return 1.0, Weights(rank=lists.rank, by_distance=by_distance, by_lower=by_lower)
 
 
 class _OnCatalogue(Full):
-    """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
+    """Mixin that makes a list loss, the next base class, a full loss with the catalogue as every list."""
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         values, n = np.empty(len(scores)), positives.n_cols
-        for x, own in enumerate(scores):  # one by one: a list holds a hundred bytes an item
+        for x, own in enumerate(scores):  # user by user, as a list takes about 100 bytes per item
             of = positives.slice_rows(x, x + 1)
-            order = np.append(of.indices, np.delete(np.arange(n), of.indices))  # the positives first
+            order = np.append(of.indices, np.delete(np.arange(n), of.indices))  # positives first
             lists = np.array([0, n]), of.row_counts, None if of.is_binary else of.values
             values[x : x + 1], own[order] = super().value_and_grad(own[order], *lists)  # type: ignore[safe-super]
         return values, scores

@@ -80,19 +80,19 @@ def _tanh(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _atan(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    half = np.clip(d / 2, -1e15, 1e15)  # its square is finite in single precision
+    half = np.clip(d / 2, -1e15, 1e15)  # keeps its square finite in single precision
     base = 1 + np.arctan(half)
     return _logarithm(base, 0.5 / (1 + half * half))
 
 
 def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log of what is above 0, else -inf, and its derivative, else 0."""
+    """``log(base)`` and its derivative, from ``slope``, that of the base; -inf and 0 for base <= 0."""
     inside = base > 0
     value = np.log(base, out=np.full_like(base, -np.inf), where=inside)
     return value, np.divide(slope, base, out=np.zeros_like(base), where=inside)
 
 
-#: What takes the place of ``d / 2`` in softmax: logarithms of activations, and their derivatives.
+#: Logarithms of the activations, which replace ``d / 2`` in softmax, and their derivatives.
 ACTIVATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "tanh": _tanh,
     "atan": _atan,
@@ -152,7 +152,7 @@ class AdvInfoNCE(Sampled, raw_scores=True):
         assert rows.adversary is not None
         g = np.where(there, rows.adversary, -np.inf).astype(neg.dtype, copy=False)
         log_sum, q = row_softmax(g.copy())
-        # log(k n q_j), as a score: what is divided by the temperature later.
+        # log(k n q_j), times the temperature by which `row_softmax` divides.
         shift = np.log(self.weight * np.maximum(there.sum(axis=1), 1)) - log_sum
         logits = neg - pos[:, None]
         logits += self.temperature * (g + shift.astype(g.dtype)[:, None])

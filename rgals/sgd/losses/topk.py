@@ -1,4 +1,4 @@
-"""Losses for the top of a list: a threshold or a rank decides what counts."""
+"""Losses for the top K of a list: items count by a threshold score or by a smooth rank."""
 
 from functools import partial
 from typing import Any
@@ -23,16 +23,16 @@ from rgals.sgd.losses._base import (
 
 __all__ = ["SampledSoftmaxAtK", "SampledTalos", "SampledAATP", "Talos", "AATP"]
 __all__ += ["RSAtK", "SmoothIAtK", "LLPAUC"]
-#: Where thresholds start: estimated among all items, or among positives and a sample; or a number.
+#: Where thresholds start: estimated from the scores of all items, from positives and a sample, or a number.
 ESTIMATES = ("exact", "sampled", float)
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
-    """Derivative of the quantile loss by the threshold, (B, 1), from each row's positive and negatives."""
+    """Derivative of the quantile loss by the threshold b, (B, 1), from each row's positive and negatives."""
     # dQ/db = 1/N [ c r_+ + (N - c)/n sum_j r_j ], r = -(1 - K/N) for a score above b and K/N below: Talos,
-    # section 3.3, whose sum over all positives one positive of the user stands for, without bias. It is 0
-    # where K of all N scores are above. Negatives must be drawn uniformly, without the user's positives.
-    # Weights of positives have no part in it: the state is not ``weighted``.
+    # section 3.3, with c times one positive of the user as an unbiased estimate of the sum over all c. It is
+    # 0 where K of all N scores are above b. Negatives must be drawn uniformly, without the user's positives.
+    # Weights of positives do not enter: the state is not ``weighted``.
     threshold, share = rows.state[:, 0], k / rows.n_items
     there = (neg > -np.inf).sum(axis=1)
     own, rest = share - (pos > threshold), share * there - (neg > threshold[:, None]).sum(axis=1)
@@ -41,19 +41,19 @@ def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> n
 
 
 class _Thresholds(Sampled):
-    """The threshold that a loss keeps per user: where it starts, and how it follows the scores."""
+    """Base of the sampled losses with a threshold per user: its start and its estimates."""
 
     k: int = parameter(20, "int > 0")
     threshold_lr = 0.0
 
     @property
     def state(self: Any) -> tuple[State, ...]:
-        """The threshold, which is only estimated where its learning rate is 0."""
+        """The threshold; with a learning rate of 0 it changes by estimates alone."""
         start = 0.0 if isinstance(self.start, str) else self.start
         return (State("threshold", start=start, lr=self.threshold_lr, weighted=False),)
 
     def refresh(self: Any, epoch: int) -> str | None:
-        """Before the first epoch, unless ``start`` is a number."""
+        """The source that ``start`` names, before the first epoch."""
         return self.start if epoch == 0 and isinstance(self.start, str) else None
 
     def estimate(self: Any, scores: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ class SampledSoftmaxAtK(_Thresholds):
     with_positive: bool = parameter(False, "bool", "Whether the positive has a term, the 1 of `SampledCCE`.")
 
     def refresh(self, epoch: int) -> str | None:
-        """After every ``every`` epochs."""
+        """The source that ``threshold`` names, after every ``every`` epochs."""
         return self.threshold if epoch and epoch % self.every == 0 else super().refresh(epoch)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
@@ -120,7 +120,7 @@ class SampledTalos(_Thresholds, raw_scores=True):
         beside = -own if self.with_positive else -np.inf
         rest, dneg = row_softmax(np.negative(logits, out=logits), temperature, beside)
         value = np.where(any_left, own.astype(np.float64) / temperature + rest, 0.0)
-        # With its own term in the sum, the positive keeps the share of the others.
+        # A positive that has a term in the sum counts by the share of the negatives in it.
         share = np.where(any_left, dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1), 0)
         dneg *= slope
         dneg /= dneg.dtype.type(temperature)
@@ -232,7 +232,7 @@ class RSAtK(Sampled, raw_scores=True, takes_rows=True):
         rank = factor * above.sum(axis=1, dtype=np.float64)
         inside, slope = logistic(self.k - 1 - rank, second)
         dneg *= (slope * factor / (first * second)).astype(dneg.dtype)[:, None]
-        # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits.
+        # 1 - sigmoid(x) is computed as sigmoid(-x), without cancellation.
         value = logistic(rank - (self.k - 1), second)[0]
         return value, -dneg.sum(axis=1), dneg
 
@@ -313,7 +313,7 @@ class LLPAUC(Sampled, raw_scores=True, lr=0.01):
         alpha, beta = self.alpha, self.beta
         a, b, g, s1, s2, ta, tb = rows.state.T.astype(np.float64)
         if not self.ascend:
-            g = np.maximum(g, np.maximum(-a, b - 1))  # below it, ta and tb would take the value down for ever
+            g = np.maximum(g, np.maximum(-a, b - 1))  # below that, ta and tb would grow without bound
         p, dp = logistic(pos.astype(np.float64))
         q, dq = logistic(neg)
         n = np.maximum((neg > -np.inf).sum(axis=1), 1)
