@@ -1,4 +1,4 @@
-"""The losses, and the table of their names. A new loss is one file and one row here."""
+"""The losses of ALS and the table of their names: a new loss is one file and one row here."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ __all__ += ["get_loss", "rule", "spectral_edge"]
 
 
 def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64) -> dict[str, float]:
-    """What ``"auto"`` stands for: a loss's own parameters and ``reg`` (with ``reg_exponent=1``).
+    """The values that a fit takes for ``"auto"``: those of the loss's parameters, and ``reg``.
 
-    `rgals.losses.fitted` has the formula of the losses of this package.
+    ``reg`` is that of ``reg_exponent=1``. `rgals.losses.fitted` has the formulas of this package's losses.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a loss is: a small parameter object that turns a matrix into coefficient arrays.
+"""Base of the losses: parameter objects that turn a matrix into the coefficient arrays of its objective.
 
 Every loss of this package is a quadratic in the scores ``o_xy = p_x . q_y``::
 
@@ -10,11 +10,11 @@ Every loss of this package is a quadratic in the scores ``o_xy = p_x . q_y``::
       + sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2 + constant
 
 with ``rho_x = reg (sum_y W_xy)^nu``, ``rho_y = reg (sum_x W_xy)^nu`` and ``W_xy = g_x h_y + m_xy``.
-The coefficients of the positives are separable, so that they need no array as long as the interactions::
+The coefficients of the positives are separable, so that no array of a number per interaction is stored::
 
     m_xy = v_xy U_x0 V_y0 + U_x1 V_y1,     l_xy = v_xy U_x2 V_y2 + U_x3 V_y3
 
-Solvers see these arrays only; a new loss is one class with one method.
+Solvers see nothing of a loss but these arrays; a new loss is one class with one method.
 """
 
 import math
@@ -32,12 +32,12 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_choice, check_real, or_auto, plain_number
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
-#: In place of a number: the value that the loss's rule gives for the matrix.
+#: A parameter's value for "take the number that the loss's rule gives for the matrix".
 AUTO = "auto"
 
 Priors = tuple[Any, Any]  # of users and items: a `rgals.solvers.prior.Prior` or None
 
-_CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
+_CHUNK = 1 << 20  # interactions per step of numpy code: bounds temporary memory
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,14 @@ class Side:
     gram_weight, linear_weight : ndarray of float64, shape (n_fixed,)
     row_terms : ndarray of float64, shape (n_rows, 4)
     col_terms : ndarray of float64, shape (n_fixed, 4)
-        Separable coefficients of the positives (module docstring). With six columns, those of pairs that are
-        no positives too: see `with_pairs`.
+        Separable coefficients of the positives (module docstring). The last two of six columns are those of
+        pairs that are no positives: see `with_pairs`.
     interaction : float
     coupled : bool
     prior : Prior or None
-        Rows are pulled to its predictions instead of to zero, and those without a system of their own are
-        what it predicts.
+        The ridge pulls rows to its predictions instead of zero; rows without interactions become these.
     paired : bool
-        Whether rows have pairs that are no positives, of `with_pairs`.
+        Whether rows have pairs that are no positives: see `with_pairs`.
     """
 
     scale: np.ndarray
@@ -84,8 +83,8 @@ class Side:
 
     def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own."""
-        # Such a pair of value v has m = -v rows_0 cols_0 and l = -v rows_1 cols_1 beside what all pairs have:
-        # ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges are those of the positives.
+        # Such a pair of value v has m = -v rows_0 cols_0 and l = -v rows_1 cols_1 beside the terms of all
+        # pairs; ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges do not count such pairs.
         row_terms, col_terms = np.hstack([self.row_terms, rows]), np.hstack([self.col_terms, cols])
         return replace(self, row_terms=row_terms, col_terms=col_terms, paired=True)
 
@@ -108,10 +107,10 @@ class Coefficients:
     item_terms : ndarray of float64, shape (n_items, 4)
         ``V``. Where the loss takes dislikes, both have six columns: see `with_dislikes`.
     interaction : float, default 0
-        ``i``; at most ``1 / sum_y h_y`` keeps the all-pairs part positive semidefinite.
+        ``i``; the all-pairs part is positive semidefinite up to ``1 / sum_y h_y``.
     removed : float, default 0
-        Share of the all-pairs quadratic that is taken away again (the gramian form of RGx). Regularisation
-        weights do not see it, as in Eqs. 38-39 of the paper.
+        Share of the all-pairs quadratic that is left out (the gramian form of RGx). Regularisation weights
+        do not change with it, as in Eqs. 38-39 of the paper.
     """
 
     g: np.ndarray
@@ -137,24 +136,26 @@ class Coefficients:
         return self._side(items, reg, reg_exponent, items=True)
 
     def _side(self, matrix: CSR, reg: float, reg_exponent: float, items: bool) -> Side:
-        # Of users and of items: weights of all pairs, less what is removed, their linear part, the positives.
+        # Of users and of items: weights of all pairs, the same without the removed share, linear terms of all
+        # pairs, terms of the positives.
         both = (
             (self.g, self.g * (1.0 - self.removed), self.t, self.user_terms),
             (self.h, self.h, self.h, self.item_terms),
         )
         (weights, scale, linear, own), (fixed, gram, gram_linear, other) = both[::-1] if items else both
         total = weights * fixed.sum() + weight_sums(matrix, own, other)
-        # Pairs without weight, as dislikes of weight 0, leave a row to its ridge, which must not be 0.
+        # The ridge of a row with nothing but interactions of weight 0 (dislikes) is reg, as its system would
+        # be singular without.
         ridge = reg * np.where((total == 0) & (matrix.row_counts > 0), 1.0, power(total, reg_exponent))
-        linear = linear * (self.t.any() or self.interaction != 0)  # without, nothing pulls items nobody has
+        linear = linear * (self.t.any() or self.interaction != 0)  # else items without interactions stay 0
         return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
 
 
 def takes_dislikes(model: Any) -> bool:
-    """Whether negative values are dislikes to a model, by its loss, or all of several, if it has one."""
+    """Whether negative values are dislikes to a model: by its loss, or by all if it has several."""
     loss = getattr(model, "loss", None)
     several = loss if isinstance(loss, list | tuple) else [loss]
-    # What a space of `RGALSCV` says of them goes before the loss, and the search refuses the others.
+    # If a space of `RGALSCV` has ``dislikes``, the search refuses candidates that do not take them.
     space = getattr(model, "space", None)
     if isinstance(space, Mapping) and any(
         "dislikes" in part for part in (space, *space.values()) if isinstance(part, Mapping)
@@ -164,8 +165,8 @@ def takes_dislikes(model: Any) -> bool:
 
 
 def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Terms of users and items for `Coefficients`: ``of_users``, and the loss's weights by degree."""
-    # An exponent that is "auto" still is beside a weight that was set.
+    """Terms of users (M, 4) and items (N, 4) for `Coefficients`: ``of_users`` times the weights by degree."""
+    # A loss whose weight is set may be used without `Loss.resolve`: by the rule its "auto" exponent is 0.
     exponent = 0.0 if loss.item_exponent == AUTO else float(loss.item_exponent)
     boost, items = degrees.user_factor(loss.user_exponent), degrees.item_factor(exponent)
     users = np.stack([term * boost for term in of_users], 1)
@@ -175,8 +176,8 @@ def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndar
 def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
     """``sqrt(max(M, N) / n)``: half the edge of the spectrum of a random matrix, in units of ``reg``.
 
-    What the closed form of RG2 with alpha=0 shrinks every singular value by, so that a random matrix of this
-    shape and density would leave nothing.
+    The closed form of RG2 with alpha=0 shrinks every singular value by ``reg``. With this one, the factors of
+    a random matrix of this shape and density would be zero.
 
     Parameters
     ----------
@@ -213,9 +214,9 @@ def positive_coefficients(
 
 
 def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np.ndarray:
-    """``sum_k m_rk`` of every row, float64: the two terms of m are products of a row's and a column's."""
+    """``sum_k m_rk`` of every row, float64, of m as in `positive_coefficients`."""
     total = np.zeros(matrix.n_rows)
-    if row_terms.shape[1] == 6:  # of `Side.with_pairs`: neither margin knows the pairs
+    if row_terms.shape[1] == 6:  # of `Side.with_pairs`: margins do not tell positives from other pairs
         for start in range(0, matrix.nnz, _CHUNK):
             rows, m, _ = positive_coefficients(matrix, row_terms, col_terms, start, start + _CHUNK)
             total += np.bincount(rows, m, matrix.n_rows)
@@ -232,7 +233,7 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
     """``sum_k cols[k]``, times the values if ``valued``, over the stored entries of every row; in chunks."""
     out, filled = np.zeros(matrix.n_rows), np.flatnonzero(matrix.row_counts)
     starts = np.append(matrix.indptr[filled], matrix.nnz)
-    for first in range(0, matrix.nnz, _CHUNK):  # rows stay whole, and give the bits that they give alone
+    for first in range(0, matrix.nnz, _CHUNK):  # of whole rows: chunks do not change the bits of a sum
         some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
         if some.start < some.stop:
             start, stop = starts[some.start], starts[some.stop]
@@ -244,8 +245,8 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
 
 
 def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coefficients":
-    """The coefficients of a fit with features: who has only these takes no part in the loss."""
-    # What the features predict is then all that there is of them.
+    """The coefficients of a fit with features: rows that have features alone are left out of the loss."""
+    # The factors of such rows are what their features predict.
     if priors == (None, None):
         return found
     users, items = (p is not None and (n == 0) & p.described for n, p in zip(degrees.pairs, priors))
@@ -254,7 +255,7 @@ def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coeff
 
 
 def constant_of_ones(loss: Any, matrix: CSR, coefficients: Coefficients) -> float:
-    """A `Loss.constant`: 1 per unit of weight, where all targets are +1 or, of all pairs, -1 or 0."""
+    """`Loss.constant` if targets are 1 and -1, those of all pairs -1 or 0: weights times squared targets."""
     all_pairs = coefficients.g @ (coefficients.t != 0) * coefficients.h.sum()
     return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
 
@@ -306,7 +307,7 @@ class Loss(BaseEstimator):
     Floor()
     """
 
-    #: What messages and tables call the loss.
+    #: The loss in messages and tables.
     name: str = "Loss"
     #: Whether a negative value is a dislike; otherwise it is refused.
     dislikes: bool = False
@@ -323,10 +324,10 @@ class Loss(BaseEstimator):
         """The coefficient arrays for a matrix with the given margins."""
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
-        """What ``"auto"`` stands for in a fit with K factors, given the margins of the training matrix.
+        """Values for ``"auto"`` in a fit with K factors, given the margins of the training matrix.
 
-        Parameters of this loss by name, and ``reg`` at ``reg_exponent=1``: at least that, by default
-        `spectral_edge`.
+        Parameters of this loss by name, and ``reg`` for ``reg_exponent=1``, which must be there; by default
+        ``reg`` alone, the `spectral_edge`.
         """
         return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
 
@@ -334,7 +335,7 @@ class Loss(BaseEstimator):
         """A copy in which every ``"auto"`` is the number that `defaults` gives, or a `ParameterError`."""
         params = self.get_params()
         lost = [name for name in self._auto if name not in params and getattr(self, name) == AUTO]
-        if lost:  # of a subclass whose parameters are others
+        if lost:  # a subclass whose __init__ has other parameters
             raise InputTypeError(f"the loss {self.name}: its __init__ has no {lost[0]} and sets no number")
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
         found = self.defaults(degrees, K) if unset else {}
@@ -387,10 +388,10 @@ class Loss(BaseEstimator):
         return replace(found, **arrays)
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
-        """What no factor changes in the objective, its value where all scores are 0.
+        """The part of the objective that does not depend on the factors: its value where all scores are 0.
 
-        Here that of the squares ``g h (o - t / g)^2`` of all pairs and ``m (o - l / m)^2`` of the positives:
-        a formula that is no sum of these overrides it. On a cluster ``matrix`` has a part of the users.
+        By default that of the squares ``g h (o - t / g)^2`` of all pairs and ``m (o - l / m)^2`` of the
+        positives; a loss that is no sum of these overrides it. On a cluster ``matrix`` has some of the users.
         """
         g, t = coefficients.g, coefficients.t
         total = np.divide(t * t, g, out=np.zeros_like(g), where=g != 0).sum() * coefficients.h.sum()
@@ -405,8 +406,8 @@ class Loss(BaseEstimator):
     ) -> float:
         """Value of the objective, in float64, at any factors P (n_users, K) and Q (n_items, K).
 
-        ``reg`` and ``reg_exponent``: strength and exponent ``nu`` of the regularisation. ``priors``: of users
-        and items, as a fit with features has them.
+        ``reg`` and ``reg_exponent`` are strength and exponent ``nu`` of the regularisation, ``priors`` those
+        of users and items in a fit with features.
         """
         matrix, loss, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])
@@ -448,7 +449,7 @@ class Loss(BaseEstimator):
     def _read(
         self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
     ) -> tuple[CSR, "Loss", Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Matrix, resolved loss, its coefficients, factors in float64; ridges of users and of items."""
+        """Matrix, resolved loss, its coefficients, P and Q in float64, ridges of users and items."""
         self.validate()
         matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)

@@ -1,4 +1,4 @@
-"""What a loss may know of a matrix: its margins, weights that follow from them, and its cohesion."""
+"""The margins of a matrix, all that losses know of it beside its cohesion, and weights made of them."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +10,7 @@ from rgals.matrix.csr import CSR
 
 @dataclass(frozen=True)
 class Degrees:
-    """The margins of an interaction matrix and its cohesion: all that a loss may know of it.
+    """The margins of an interaction matrix and its cohesion: all that a loss knows of the matrix.
 
     Attributes
     ----------
@@ -19,12 +19,12 @@ class Degrees:
     user_count, item_count : ndarray of int64
         Interactions of each row and column.
     user_pairs, item_pairs : ndarray of int64 or None
-        The same with dislikes; None where there are none.
+        Interactions and dislikes of each row and column; None if the matrix has no dislikes.
     reference : Degrees or None
-        The margins of the training matrix where this one describes other rows (fold-in): normalisations that
-        average over interactions are taken from there.
+        The margins of the training matrix if these are margins of other rows (fold-in): means over
+        interactions are taken from there.
     matrix : CSR or None
-        What `cohesion` is measured on, when it is asked for.
+        The matrix that `cohesion` is measured on.
     """
 
     user_sum: np.ndarray
@@ -46,7 +46,7 @@ class Degrees:
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":
-        """Margins of ``nnz`` interactions that all users share alike, and all items: without their skew."""
+        """Margins of ``nnz`` interactions that are spread evenly over all users and over all items."""
         users, items = max(n_users, 1), max(n_items, 1)
         rows, columns = (nnz + np.arange(users)) // users, (nnz + np.arange(items)) // items
         return cls(rows.astype(np.float64), columns.astype(np.float64), rows, columns)
@@ -66,7 +66,7 @@ class Degrees:
         return replace(self, **own, reference=self.reference or self)
 
     def alone(self) -> "Degrees":
-        """The same without the matrix, for what outlives a fit."""
+        """The same without the matrix, for objects that outlive a fit."""
         return replace(self, matrix=None)
 
     @property
@@ -76,7 +76,7 @@ class Degrees:
 
     @property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Likes and dislikes of users and of items."""
+        """Numbers of interactions and dislikes of the users, and of the items."""
         users, items = self.user_pairs, self.item_pairs
         return self.user_count if users is None else users, self.item_count if items is None else items
 

@@ -8,7 +8,7 @@ from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positi
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
 
-_MOST = 10.0  # of alpha0 by the rule, in mean values: a small dense matrix would ask for more
+_LARGEST_ALPHA0 = 10.0  # of the rule, times the mean value: small dense matrices would exceed it
 
 
 @dataclass(eq=False, repr=False)
@@ -64,13 +64,13 @@ class IALS(Loss):
     dislike_weight: float = 0.3
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
-        """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""
+        """Those of `RG2`, converted by comparing coefficients at the mean user (see `Loss.defaults`)."""
         found = setting(degrees, K)
         total = float(degrees.user_sum.sum()) or 1.0
         pairs = 2.0 * max(degrees.filled[0], 1) * max(degrees.n_items, 1)
-        most = _MOST * total / max(degrees.nnz, 1)
+        largest = _LARGEST_ALPHA0 * total / max(degrees.nnz, 1)
         return {
-            "alpha0": min(total / (pairs * found.alpha), most),
+            "alpha0": min(total / (pairs * found.alpha), largest),
             "item_exponent": found.item_exponent if self.alpha0 == AUTO else 0.0,
             "reg": found.reg * 2 * found.alpha / (1 + 2 * found.alpha),
         }

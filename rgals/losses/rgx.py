@@ -71,5 +71,5 @@ class RGX(RG2):
         rg2 = super().coefficients(degrees)
         if self.form == "gramian":
             return replace(rg2, removed=self.beta)
-        # The proposal has mean 1 over the training items, so that sum_y h_y = N also when h describes others.
+        # h has mean 1 over the training items: sum_y h_y = N, also where ``degrees`` describes other items.
         return replace(rg2, interaction=self.beta / degrees.n_items)

@@ -53,11 +53,11 @@ class WRMF(Loss):
     dislike_weight: float = 0.3
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
-        """Those of `IALS` in this loss's scale, exactly where all values are equal (see `Loss.defaults`)."""
+        """Those of `IALS` in the scale of this loss, exact if all values are equal (see `Loss.defaults`)."""
         ials = IALS().defaults(degrees, K)
         exponent = ials["item_exponent"] if self.alpha == AUTO else 0.0
-        value = degrees.user_sum.sum() / max(degrees.nnz, 1) or 1.0  # the mean one
-        reg = ials["reg"] * (1 + ials["alpha0"] / float(value))
+        mean_value = degrees.user_sum.sum() / max(degrees.nnz, 1) or 1.0
+        reg = ials["reg"] * (1 + ials["alpha0"] / float(mean_value))
         return {"alpha": 1 / ials["alpha0"], "item_exponent": exponent, "reg": reg}
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
@@ -69,7 +69,7 @@ class WRMF(Loss):
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
         """Sum of the confidences: targets of positives are 1, of dislikes -1, of all else 0."""
-        # A dislike's confidence is its m, minus its l.
+        # The confidence of a positive is its l, that of a dislike its m.
         at = [2, 3, 2, 3, 4, 5][: coefficients.user_terms.shape[1]]
         linear = coefficients.user_terms[:, at], coefficients.item_terms[:, at]
         return float(weight_sums(matrix, *linear).sum())
