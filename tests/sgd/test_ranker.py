@@ -99,12 +99,11 @@ def test_the_seed_decides_everything_and_threads_nothing(options):
     X, _ = two_worlds()
     fits = [
         SGDRanker(K=5, n_epochs=3, random_state=seed, n_jobs=n_jobs, n_negatives=3, **options).fit(X)
-        for seed, n_jobs in ((7, 1), (7, 2), (7, 4), (8, 1))
+        for seed, n_jobs in ((7, 1), (7, 4), (8, 1))
     ]
-    for other in fits[1:3]:
-        np.testing.assert_array_equal(fits[0].item_factors_, other.item_factors_)
-        np.testing.assert_array_equal(fits[0].user_factors_, other.user_factors_)
-    assert np.abs(fits[0].item_factors_ - fits[3].item_factors_).max() > 0.1
+    np.testing.assert_array_equal(fits[0].item_factors_, fits[1].item_factors_)
+    np.testing.assert_array_equal(fits[0].user_factors_, fits[1].user_factors_)
+    assert np.abs(fits[0].item_factors_ - fits[2].item_factors_).max() > 0.1
     assert fits[0].item_factors_.dtype == np.float32
     assert SGDRanker(K=5, n_epochs=1, dtype="float64", **options).fit(X).item_factors_.dtype == np.float64
 
