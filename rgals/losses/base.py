@@ -336,7 +336,7 @@ class Loss(BaseEstimator):
         params = self.get_params()
         lost = [name for name in self._auto if name not in params and getattr(self, name) == AUTO]
         if lost:  # a subclass whose __init__ has other parameters
-            raise InputTypeError(f"the loss {self.name}: its __init__ has no {lost[0]} and sets no number")
+            raise InputTypeError(f"the loss {self.name}: its __init__ has no {lost[0]}; set a number for it")
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
         found = self.defaults(degrees, K) if unset else {}
         for name in unset:

@@ -1,4 +1,4 @@
-"""The reference by stochastic gradient descent: all ranking losses, the same data, the same evaluator."""
+"""Matrix factorisation by SGD on any ranking loss: the reference that `rgals.RGALS` is compared with."""
 
 from rgals.sgd.losses import LOSSES
 from rgals.sgd.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, LazyAdam

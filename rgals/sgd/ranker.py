@@ -82,8 +82,8 @@ class SGDRanker(Trained, BaseEstimator):
         alone. What "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
     offset : float or "auto", default="auto"
-        Subtracted from the scores after that, for losses that compare them with a number. "auto" is log n for
-        binary cross-entropy over cosines or the catalogue, n being the negatives of a positive, else 0.
+        Subtracted from the scores after the temperature, for losses that compare them with a number. "auto"
+        is 0; for binary cross-entropy over cosines or the catalogue log n, of n negatives for a positive.
     encoder : {"mf", "lightgcn", "xsimgcl"}, default="mf"
         What is scored: the factors themselves, or the mean of them and of their propagations over the graph
         of users and items (He et al. 2020), in which all interactions weigh the same, or that of noisy
@@ -96,17 +96,17 @@ class SGDRanker(Trained, BaseEstimator):
         Weight of the contrastive term of ``encoder="xsimgcl"`` (published: 0.05 to 0.2), which costs the
         square of the distinct items of a batch: a small ``batch_size`` suits losses over the whole catalogue.
     n_negatives : int or "auto", default="auto"
-        Per positive, also of a list, or per batch when shared; none for in-batch negatives and full losses.
+        Per positive, in lists too, or per batch when shared. In-batch negatives and full losses have none.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
-        Where negatives come from. ``"in_batch"``: they are the positives of the other rows of the batch,
-        which amounts to gamma = 1.
+        Where negatives come from. ``"in_batch"`` takes the positives of the other rows of the batch, which
+        are distributed as with gamma = 1.
     gamma : float, default=0.75
         ``sampler="popularity"`` draws items in proportion to ``n ** gamma``, of n unweighted interactions.
     shared_negatives : bool, default=False
         One set of negatives for a whole batch.
     exclude_positives : bool, default=False
-        Never use a user's own items as negatives; losses of lists never do. Otherwise only the accidental
-        hit on the row's own positive is left in place (independent draws) or masked (shared and in-batch).
+        Never use a user's own items as negatives; losses of lists never do. Otherwise they are drawn as all
+        others are, and only shared and in-batch negatives leave the row's own positive out.
     replacement : bool, default=True
         Whether one row may draw an item twice.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"
@@ -118,8 +118,8 @@ class SGDRanker(Trained, BaseEstimator):
         ``"coupled"`` adds ``weight_decay * factor`` to the gradient of a batch's *mean* loss, for the rows
         that are updated; ``"decoupled"`` shrinks them directly. ``"frequency"`` (full losses) adds
         ``weight_decay * sum_x c_x |p_x|^2 + weight_decay * sum_y (c_y + D/N)/2 |q_y|^2`` to the total loss,
-        c being sums of weights and D that of all: a row is held in proportion to its part. Full losses
-        that sum over pairs want as many times the decay of a loss of one negative as there are items.
+        c being sums of weights and D that of all: rows are regularised in proportion to their weight. Full
+        losses that sum over pairs need N times the decay of a loss with one negative, for N items.
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
         Factor of the learning rate. A callable takes the share of the training that is done, in [0, 1).
     warmup : float in [0, 1), default=0

@@ -60,7 +60,7 @@ class Sampler:
         with np.errstate(over="ignore", under="ignore"):
             np.power(counts, power, out=weight, where=(counts > 0) | (power >= 0))
         if not 0 < weight.sum() < np.inf:
-            raise ParameterError("gamma", self.gamma, "give one whose powers of the degrees are floats")
+            raise ParameterError("gamma", self.gamma, "give one with finite powers of the degrees, not all 0")
         probability = weight / weight.sum()
         # log(N q_y), which Pu et al., Eq. 9, subtract from the score of a negative; inf where q_y = 0. A row
         # that has nothing else left to draw takes such an item, which inf makes absent.
