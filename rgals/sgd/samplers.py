@@ -46,7 +46,7 @@ class Sampler:
     # masked (shared and in-batch negatives).
     exclude_positives: bool = False
     replacement: bool = True
-    for_lists: bool = False  # draw `lists`, which never hold positives and may be shorter than asked
+    for_lists: bool = False  # draw `lists`, whose negatives are no positives and may be fewer than asked
 
     def __post_init__(self) -> None:
         self.n = check_int("n_negatives", self.n, 1)

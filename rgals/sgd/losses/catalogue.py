@@ -55,7 +55,7 @@ class Sparsemax(Full, warmth=15.0):
         scores -= scores.max(axis=1, keepdims=True)  # does not change the loss and puts tau in [-1, 0)
         flat = scores.reshape(-1)
         own = flat[where]
-        np.maximum(scores, -2, out=scores)  # scores below -1 have probability 0; large ones would round sums
+        np.maximum(scores, -2, out=scores)  # scores below -1 have probability 0; this keeps the sums exact
         tau = self._threshold(scores)[:, None]
         inside = scores > tau
         half = 0.5 * np.where(inside, scores * scores - tau * tau, 0).sum(axis=1, dtype=np.float64)

@@ -313,7 +313,8 @@ class LLPAUC(Sampled, raw_scores=True, lr=0.01):
         alpha, beta = self.alpha, self.beta
         a, b, g, s1, s2, ta, tb = rows.state.T.astype(np.float64)
         if not self.ascend:
-            g = np.maximum(g, np.maximum(-a, b - 1))  # below that, ta and tb would grow without bound
+            # Below that bound, ta and tb would lower the value for ever.
+            g = np.maximum(g, np.maximum(-a, b - 1))
         p, dp = logistic(pos.astype(np.float64))
         q, dq = logistic(neg)
         n = np.maximum((neg > -np.inf).sum(axis=1), 1)
