@@ -153,14 +153,13 @@ class Coefficients:
 
 def takes_dislikes(model: Any) -> bool:
     """Whether negative values are dislikes to a model: by its loss, or by all if it has several."""
-    loss = getattr(model, "loss", None)
-    several = loss if isinstance(loss, list | tuple) else [loss]
     # If a space of `RGALSCV` has ``dislikes``, the search refuses candidates that do not take them.
     space = getattr(model, "space", None)
-    if isinstance(space, Mapping) and any(
-        "dislikes" in part for part in (space, *space.values()) if isinstance(part, Mapping)
-    ):
+    spaces = [space, *space.values()] if isinstance(space, Mapping) else []
+    if any(isinstance(part, Mapping) and "dislikes" in part for part in spaces):
         return True
+    loss = getattr(model, "loss", None)
+    several = loss if isinstance(loss, list | tuple) else [loss]
     return all(getattr(one, "dislikes", False) for one in several)
 
 
