@@ -450,6 +450,7 @@ class Loss(BaseEstimator):
     ) -> tuple[CSR, "Loss", Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, resolved loss, its coefficients, P and Q in float64, ridges of users and items."""
         self.validate()
+        reg, reg_exponent = check_real("reg", reg, 0.0), check_real("reg_exponent", reg_exponent, -4.0, 4.0)
         matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:

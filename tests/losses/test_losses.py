@@ -203,6 +203,16 @@ def test_bad_parameters_are_named(loss, word):
         get_loss(loss)
 
 
+@pytest.mark.parametrize(
+    "name, value", [("reg", "auto"), ("reg", -0.1), ("reg", np.nan), ("reg_exponent", 9)]
+)
+def test_objectives_refuse_what_no_fit_takes_as_reg(name, value):
+    """A model's ``reg="auto"`` was an error of numpy's, NaN and values below 0 gave a number."""
+    for method in (RG2(0.1).objective, RG2(0.1).gradient):
+        with pytest.raises(ParameterError, match=f"^{name}={value!r} is not valid: give a finite number"):
+            method(np.eye(3), np.ones((3, 2)), np.ones((3, 2)), **{name: value})
+
+
 @pytest.mark.parametrize("loss", [None, 3, RG2])
 def test_what_is_no_loss_is_refused(loss):
     with pytest.raises(InputTypeError, match="loss"):
