@@ -154,7 +154,7 @@ def test_gradient_equals_central_differences(name, data):
     loss = LOSSES[name]
     dP, dQ = loss.gradient(X, P, Q, REG, NU)
     rng = np.random.default_rng(0)
-    for _ in range(6):
+    for _ in range(3):
         u, v = rng.standard_normal(P.shape), rng.standard_normal(Q.shape)
         e = 1e-5
         above = loss.objective(X, P + e * u, Q + e * v, REG, NU)

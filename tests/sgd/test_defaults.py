@@ -48,7 +48,7 @@ def chosen(X):
 @pytest.mark.parametrize("name", SET)
 def test_what_is_set_is_kept(name, X, chosen):
     assert set(SET) == set(AUTOMATIC)
-    model = SGDRanker(K=3, loss="bpr", random_state=0, **{name: SET[name]}).fit(X)
+    model = SGDRanker(K=3, loss="bpr", random_state=0, **{"n_epochs": 1, name: SET[name]}).fit(X)
     assert model.params_[name] == SET[name] == model.get_params()[name]
     assert name not in model.history_[0] and f"{name}=" not in repr(model).partition("#")[2]
     assert chosen[name] != SET[name]
