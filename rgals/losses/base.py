@@ -29,7 +29,7 @@ from sklearn.base import BaseEstimator
 from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.runtime.checks import check_choice, check_real, or_auto, plain_number
+from rgals.runtime.checks import RANGES, check_real, or_auto, plain_number
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 #: A parameter's value for "take the number that the loss's rule gives for the matrix".
@@ -347,7 +347,7 @@ class Loss(BaseEstimator):
 
     def validate(self) -> None:
         """Check the parameters; a `ParameterError` names one that is out of its range."""
-        check_choice(f"{self.name}.dislikes", self.dislikes, (False, True))
+        RANGES["bool"](f"{self.name}.dislikes", self.dislikes)
         for name, value in self.get_params().items():
             label, exponent = f"{self.name}.{name}", name.endswith("_exponent")
             limits = (-4.0, 4.0) if exponent else (0.0,)

@@ -90,6 +90,17 @@ def test_a_fitted_model_takes_dislikes_in_every_method(X, tmp_path):
     assert again.seen_[[row]].nnz == 0
 
 
+def test_dislikes_may_be_a_boolean_of_numpy(X, tmp_path):
+    """As a search over ``np.array([True, False])`` sets it; it was refused as neither True nor False."""
+    options = {"K": 2, "n_iter": 2, "random_state": 0}
+    given, plain = (RGALS(loss=IALS(dislikes=each), **options) for each in (np.True_, True))
+    given.fit(X, checkpoint=tmp_path).save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(given.item_factors_, plain.fit(X).item_factors_)
+    assert RGALS.load(tmp_path / "model.npz").loss.dislikes is True
+    with pytest.raises(ParameterError, match="IALS.dislikes=1 is not valid"):
+        RGALS(loss=IALS(dislikes=1)).fit(X)
+
+
 def test_dislikes_are_refused_where_nobody_asked_for_them(X):
     with pytest.raises(InputError, match=r"Negative values.*IALS\(dislikes=True\)"):
         RGALS(K=2).fit(X)
