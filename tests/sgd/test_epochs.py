@@ -289,7 +289,10 @@ def test_the_adversary_climbs_in_its_epochs_and_the_model_rests(score, rng):
     np.testing.assert_array_equal(run.users.param, P)
     np.testing.assert_array_equal(run.items.param, Q)
     for k, side in enumerate(run.adversaries):
-        value = lambda F, k=k: one([*first[:k], F, *first[k + 1 :]])[1]  # noqa: E731
+
+        def value(F, k=k):
+            return one([*first[:k], F, *first[k + 1 :]])[1]
+
         found, numeric = slopes(value, first[k], (side.param - first[k]) / 0.3, rng)
         assert np.abs(numeric).max() > 1e-3
         np.testing.assert_allclose(found, numeric, rtol=2e-6, atol=5e-8)
