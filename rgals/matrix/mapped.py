@@ -60,10 +60,11 @@ class Column:
         return self.size
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(self.size)
-            return self.read(start, max(start, stop))[::step]
-        return self.read(int(key), int(key) + 1)[0]
+        at = range(self.size)[key]  # negative keys count from the end; arrays are a TypeError
+        if isinstance(at, int):
+            return self.read(at, at + 1)[0]
+        low, high = sorted((at[0], at[-1])) if at else (0, -1)
+        return self.read(low, high + 1)[:: at.step]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.mapped().astype(self.dtype if dtype is None else dtype, copy=bool(copy))

@@ -310,6 +310,21 @@ def test_opening_reads_no_interactions_and_no_ids(shops, monkeypatch):
     assert repr(store).endswith("interactions)")
 
 
+def test_entries_are_counted_from_the_end_as_in_an_array(shops):
+    """The last entry was the end of the head of its file, and entries in reverse were none."""
+    disk = both(shops, True)[1].matrix
+    for column in (disk.indices, Weighting.of("log1p", disk).rows(disk).values):
+        whole = column[:]
+        for key in (-1, -disk.nnz, np.int64(7), slice(None, None, -1), slice(9, -3, 4), slice(9, 2, -3)):
+            np.testing.assert_array_equal(column[key], whole[key], strict=True)
+        assert len(column[5:2]) == len(column[2:5:-1]) == 0
+        for key in (disk.nnz, -disk.nnz - 1):
+            with pytest.raises(IndexError):
+                column[key]
+        with pytest.raises(TypeError):
+            column[np.array([3])]
+
+
 def test_ids_are_looked_up_in_their_file(shops):
     data, store = both(shops, False)
     model = fitted(store)
