@@ -1,6 +1,6 @@
-"""The door for everything that a caller gives as interactions: a matrix, and the ids of its rows and columns.
+"""Interactions in any form that a caller may give them, as a matrix with the ids of its rows and columns.
 
-A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
+A table of users and items becomes a matrix with ids; it is never mistaken for a matrix of numbers.
 """
 
 import os
@@ -19,8 +19,8 @@ from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
-_ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
-_TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items
+_ALIASES = {"time": "timestamp", "rating": "value"}  # other names of roles in ``columns``
+_TABLE = range(2, 5)  # numbers of columns with which a table may be users, items, values and times
 _READ = "rgals.datasets.read_interactions"
 _KINDS = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "decimal": "f"}
 _KINDS |= {"bool": "b", "boolean": "b"}
@@ -28,16 +28,15 @@ _KINDS |= {"bool": "b", "boolean": "b"}
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller gave."""
+    """Interactions that a caller gave: an unchecked matrix, and what else the data say."""
 
-    matrix: Any  # sparse, an array or a frame of numbers, not checked yet
-    # these are there where the caller's data have them
-    user_ids: np.ndarray | None = None
-    item_ids: np.ndarray | None = None
-    timestamp: np.ndarray | None = None
-    split: np.ndarray | None = None
-    frame: Any = None  # of which the matrix was made
-    of_rows: bool = False  # whether it was made of rows of users and items, in another order than these
+    matrix: Any  # of scipy, a `CSR` or an array, not checked yet
+    user_ids: np.ndarray | None = None  # shape (n_users,)
+    item_ids: np.ndarray | None = None  # shape (n_items,); there if and only if user_ids are
+    timestamp: np.ndarray | None = None  # shape (nnz,), in the order of the matrix's entries
+    split: np.ndarray | None = None  # shape (nnz,), marks of training, test and validation
+    frame: Any = None  # the caller's frame, if its columns are items
+    of_rows: bool = False  # whether the matrix was made from a table, whose rows are in another order
 
     @property
     def labelled(self) -> bool:
@@ -46,11 +45,11 @@ class Given:
 
     @property
     def timed(self) -> Any:
-        """The matrix, with times where there are some."""
+        """The matrix, with its times if there are any."""
         return self.matrix if self.timestamp is None else TimedMatrix.of(self.matrix, self.timestamp)
 
     def warned(self, name: str = "X", update: bool = False) -> "Given":
-        """Itself, with a warning where marked test interactions are about to be fitted."""
+        """Itself, after a warning if interactions marked as test or validation are about to be fitted."""
         advice = f"{_READ}(..., split=None) reads no marks"
         if not update:
             advice = f"fit(X.train, user_ids=X.user_ids, item_ids=X.item_ids) leaves them out, and {advice}"
@@ -63,8 +62,8 @@ class Given:
         return 0 if self.split is None else int(np.count_nonzero(self.split))
 
     def refuse_beside(self, **arrays: Any) -> None:
-        """Raise where an array that is aligned with a matrix was given beside rows of users and items."""
-        # Its order would most likely be that of the rows, and it would go to others in silence.
+        """Raise if an array that must have the order of the matrix was given beside a table of rows."""
+        # It most likely has the order of the rows, and would silently be assigned to other entries.
         for name, array in arrays.items():
             if self.of_rows and array is not None:
                 role = re.sub("_ids$|s$", "", name)
@@ -73,18 +72,18 @@ class Given:
                 raise InputError(f"{why}; {give}")
 
     def ids(self, user_ids: Any, item_ids: Any) -> tuple[Any, Any]:
-        """Ids of rows and columns: those that the caller gave beside the data, else those of the data."""
+        """Ids of rows and columns: those given as arguments, else those of the data."""
         self.refuse_beside(user_ids=user_ids, item_ids=item_ids)
         users = self.user_ids if user_ids is None else user_ids
         return users, self.item_ids if item_ids is None else item_ids
 
     def csr(self) -> sp.csr_array:
-        """The checked canonical matrix; float64 stays, anything else becomes float32."""
+        """The matrix, checked and canonical; float64 stays, all other types become float32."""
         dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
         return as_csr(self.matrix, dtype=dtype, dislikes=True).to_scipy(dtype)
 
     def where(self, matrix: sp.csr_array, mask: np.ndarray) -> Any:
-        """Some entries of `csr`, in its shape; with ids and timestamps where there are some."""
+        """The entries of `csr` where ``mask`` is true; with ids and timestamps if there are any."""
         part, time = entries(matrix, mask), None if self.timestamp is None else self.timestamp[mask]
         if self.user_ids is None or self.item_ids is None:
             return part if time is None else TimedMatrix.of(part, time)
@@ -93,7 +92,7 @@ class Given:
         return Interactions(part, self.user_ids, self.item_ids, time)
 
     def take(self, matrix: sp.csr_array, users: np.ndarray, items: Any = slice(None)) -> Any:
-        """Some rows (and columns) of `csr`; with ids and timestamps where there are some."""
+        """Some rows and columns of `csr`; with ids and timestamps if there are any."""
         if self.user_ids is None or self.item_ids is None:
             return matrix[users][:, items].tocsr()
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
@@ -101,14 +100,14 @@ class Given:
     def laid_out(
         self, users: Any, items: Any, name: str, *, grow: bool = False
     ) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know."""
-        # Interactions of unknown ids are left out; with `grow` they follow behind the known rows and columns.
+        """The matrix in the rows and columns of two `IdMap`, and the user and item ids unknown to them."""
+        # Interactions of unknown ids are left out, or with `grow` get rows and columns behind the known ones.
         # `users=None` leaves the rows as they are.
         places, unknown, shape = [], [], []
         for side, (ids, labels) in enumerate(((users, self.user_ids), (items, self.item_ids))):
             assert labels is not None
             at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
-            # The labels of a store and of the model that was fitted to it are the same memory.
+            # A model that was fitted to a store shares the memory of its labels: nothing to look up.
             if ids is not None and ids.labels.__array_interface__ != labels.__array_interface__:
                 refuse_kind(ids, labels, name)
                 at = ids.index(labels, missing="mark")
@@ -134,21 +133,21 @@ class Given:
 
 
 def warn_of_marks(n: Any, advice: str, name: str = "X") -> None:
-    """Warn where so many marked interactions are about to be fitted."""
+    """Warn that ``n`` marked interactions are about to be fitted, if there are any."""
     if n:
         warn(f"{n:,} interactions of {name} are marked as test or validation, and are fitted, too: {advice}")
 
 
 def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
-    """Interactions of any form."""
-    # `columns`: by role the column of a table of users and items (as `read_interactions` takes them),
-    # "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns;
-    # and so does `...`, of callers that take no `columns`, which an error must not advise then.
+    """Interactions in any form."""
+    # `columns` says how to read a frame: a dict of the columns by role, "matrix" if the columns are items, or
+    # None to decide by the names and types of the columns. `...` is None of callers without this argument,
+    # so that errors do not advise it.
     wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
     of_rows = is_frame(X)
-    if of_rows:  # first: its columns are attributes
+    if of_rows:  # before attributes are looked up, as columns of a frame are attributes
         X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
         if _is_matrix(X, columns, name):
             user_ids, item_ids = _axes(X, name)
@@ -175,7 +174,7 @@ def beside(
     X: Any, users: Any, items: Any, name: str, *, grow: bool = False
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: `laid_out`."""
-    # What has no ids has these rows and columns already.
+    # Data without ids are in the order of the model already.
     found = given(X, name=name)
     if not found.labelled:
         return found.matrix, np.empty(0, object), np.empty(0, object)
@@ -189,12 +188,12 @@ def beside(
 
 
 def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None) -> Any:
-    """A filter with ids (a store, `Interactions`, a frame) as a matrix of some users; others as they are."""
+    """A filter with ids (a store, `Interactions`, a frame) as a matrix of ``rows``; others as they are."""
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, state, rows) for part in filter_)
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         found = given(filter_, name=name)
-        filter_ = found if found.labelled else filter_  # whose columns might have another order
+        filter_ = found if found.labelled else filter_  # refused later: its columns may be in another order
     if not hasattr(filter_, "user_ids"):
         return filter_
     laid_out = beside(filter_, state.users, state.labelled_items, name)[0]
@@ -203,7 +202,7 @@ def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None) -> Any:
 
 
 def no_ids(name: str) -> InputError:
-    """Interactions have ids, and the model has none."""
+    """The error for interactions with ids where the model has none."""
     return InputError(
         f"{name} has ids, but what it is used with has none, so that rows and columns cannot be found; "
         f"fit the model to data with ids, or give {name}.matrix if its rows and columns are the model's"
@@ -211,13 +210,14 @@ def no_ids(name: str) -> InputError:
 
 
 def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
-    """The matrix of ``X`` in rows and columns with these ids; a warning says how much is of others."""
-    users, items = (None if i is None else IdMap(i, of) for i, of in ((user_ids, "user"), (item_ids, "item")))
+    """The matrix of ``X`` in rows and columns with these ids; a warning counts the other ids."""
+    users = None if user_ids is None else IdMap(user_ids, "user")
+    items = None if item_ids is None else IdMap(item_ids, "item")
     return left_out(name, *beside(X, users, items, name), "the training interactions do not have")
 
 
 def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: str) -> Any:
-    """The matrix from `beside`; a warning says what of it was unknown."""
+    """The matrix that `beside` found, after a warning if it left out unknown users or items."""
     if len(users) or len(items):
         said = f"{name} has {len(users)} users and {len(items)} items that {why}"
         warn(f"{said}; their interactions were left out")
@@ -225,7 +225,7 @@ def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: 
 
 
 def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
-    """Raise for the first of the users, or else of the items, that a model does not know."""
+    """Raise for the first unknown user, else for the first unknown item."""
     for what, ids in zip(("user", "item"), unknown, strict=True):
         if len(ids):
             more = f" (and {len(ids) - 1} more are not)" if len(ids) > 1 else ""
@@ -236,7 +236,7 @@ def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
 
 
 def wanted_columns(columns: Any) -> dict[str, Any]:
-    """The columns asked for by the names of `read_interactions`, the others as there by default."""
+    """Columns by role as `read_interactions` names them; what is not asked for is found automatically."""
     if columns is None or columns is ... or (isinstance(columns, str) and columns == "matrix"):
         return AUTOMATIC
     if isinstance(columns, Mapping):
@@ -251,8 +251,8 @@ def wanted_columns(columns: Any) -> dict[str, Any]:
 
 
 def _kinds(frame: Any) -> str:
-    """A letter for the type of each column: i integer, f number, b truth, O anything else."""
-    # By the word that begins its name: int64, UInt8, halffloat, boolean, Sparse[float64, 0], double[pyarrow].
+    """A letter for the type of each column: i integer, f float, b boolean, O anything else."""
+    # By the first word of its name: int64, UInt8, halffloat, boolean, Sparse[float64, 0], double[pyarrow].
     types = frame.schema.types if hasattr(frame, "column_names") else frame.dtypes
     words = (re.sub(r"^sparse\[|[^a-z].*", "", str(dtype).lower()) for dtype in types)
     return "".join(_KINDS.get(word, "O") for word in words)
@@ -271,11 +271,11 @@ def _matrix(frame: Any) -> Any:
 
 
 def _axes(frame: Any, name: str) -> tuple[Any, Any]:
-    """The ids of rows and columns, which a pivot table of users and items has."""
+    """The ids of rows and columns if the axes are named as those of a pivot table, else None twice."""
     axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
     roles = [roles_of(list(getattr(axis, "names", ()))) for axis in axes]
     for axis, found, turned in zip(("index", "columns"), roles, ("item", "user"), strict=True):
-        if [*found] == [turned]:  # whose sides would be exchanged in silence
+        if [*found] == [turned]:  # a transposed pivot table
             why = f"{name}.{axis} is called {found[turned][0]!r}, like {turned}s; rows are users"
             right = f"give {name}.T, or {name}.rename_axis({axis}=None) if its rows are users all the same"
             raise InputError(f"{why} and columns items: {right}")
@@ -285,7 +285,7 @@ def _axes(frame: Any, name: str) -> tuple[Any, Any]:
 
 
 def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
-    """Whether the columns of a frame are items; one that may be either is refused with the right lines."""
+    """Whether the columns of a frame are items; an ambiguous frame is refused with the lines that decide."""
     if columns is not None and columns is not ...:
         return isinstance(columns, str)
     names, kinds = column_names(frame), _kinds(frame)
@@ -316,7 +316,7 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
 
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:
-    """The columns of users and of items: by their names, else in their order, else ``other``."""
+    """The columns of users and items: by name, else the next unnamed one in order, else ``other``."""
     rest = iter([name for name in names if name not in sum(roles.values(), [])])
     return [roles[role][0] if role in roles else next(rest, other) for role in ("user", "item")]
 
@@ -326,7 +326,7 @@ def _quoted(name: Any) -> str:
 
 
 def _read(frame: Any, wanted: dict[str, Any], name: str, advised: bool) -> Any:
-    """The `Interactions` of a table of users and items; equal pairs are added."""
+    """`Interactions` from a table of users and items; values of equal pairs are added."""
     from rgals.datasets.frames import frame_columns
     from rgals.datasets.interactions import Rules, build
 
@@ -354,7 +354,7 @@ def _read(frame: Any, wanted: dict[str, Any], name: str, advised: bool) -> Any:
 
 
 def _refuse_lists(X: Any, name: str) -> None:
-    """Refuse columns of ids in a tuple, lists of records, structured arrays and integer arrays of ids."""
+    """Refuse what is no numeric matrix, or looks like one column of ids beside another."""
     must = f"{name} must be a matrix or a frame"
     if isinstance(X, str | bytes) or hasattr(X, "__fspath__"):
         text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)
@@ -406,8 +406,8 @@ def _refuse_lists(X: Any, name: str) -> None:
 
 
 def _holds_ids(X: np.ndarray) -> bool:
-    """Whether the first two of a few columns are more likely ids than weights of items."""
-    # Weights of so few items would have zeros, and be smaller.
+    """Whether the first two of a few columns look like ids rather than like weights of items."""
+    # Weights of so few items are small, and some are zero.
     if X.dtype.kind not in "iuf" or X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
         return False
     pair = X[:, :2]

@@ -1,4 +1,4 @@
-"""External labels of users and items: finding them, coding them, storing them without pickle."""
+"""External ids ("labels") of users and items: lookup, coding, and storage without pickle."""
 
 import re
 import uuid
@@ -15,22 +15,22 @@ from rgals.matrix.validate import integers
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 
-# A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
-# factor the labels are kept as Python strings instead.
+# A fixed-width string array takes four bytes per character of the longest label. Labels become Python strings
+# instead if that is more than both _WIDE_BYTES and _WIDE_FACTOR times what their characters need.
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 _KINDS = {"i": "integers", "u": "integers", "U": "text"}
-LABELS = 1 << 13  # labels that are looked at together
-PLAIN = r"0|-?[1-9][0-9]{0,17}"  # a text that is an integer
+LABELS = 1 << 13  # labels per part in which arrays are written
+PLAIN = r"0|-?[1-9][0-9]{0,17}"  # texts that are read as integers
 is_plain_int = re.compile(PLAIN).fullmatch
-Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
-Parts = tuple[str, tuple[int, ...], Any, Iterable[np.ndarray]]  # an array: name, shape, type, its parts
-Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
+Names = Callable[[int, int], np.ndarray]  # (start, stop) -> labels [start, stop)
+Parts = tuple[str, tuple[int, ...], Any, Iterable[np.ndarray]]  # an array: name, shape, dtype, its parts
+Coded = tuple[np.ndarray, np.ndarray]  # codes (int64) of a column, and the sorted labels that they number
 
 
 def as_labels(labels: Any) -> np.ndarray:
     """One or more ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
-    # Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
-    # of which few are very long. Anything else is an `InputTypeError`.
+    # Bytes, UUIDs, dates and times become strings. An array of objects holds integers and strings, or strings
+    # few of which are very long. All else is an `InputTypeError`.
     labels = column_at(labels, 0) if is_column(labels) else labels
     if len(getattr(labels, "shape", ())) > 1 or (isinstance(labels, np.ndarray) and labels.ndim == 0):
         line = f"; give one of the columns, {column_names(labels)}" if is_frame(labels) else ""
@@ -42,7 +42,7 @@ def as_labels(labels: Any) -> np.ndarray:
         return labels.astype(np.uint64 if labels.dtype == np.uint64 else np.int64, copy=False)
     if labels.dtype.kind == "U":
         return labels
-    if labels.dtype.kind in "OSfTM":  # objects, bytes, floats, text of any width, times
+    if labels.dtype.kind in "OSfTM":  # objects, bytes, floats, variable-width text, datetimes
         return _from_items(list(labels) if labels.dtype.kind == "M" else labels.tolist())
     raise InputTypeError(f"ids must be integers or strings, not {labels.dtype}")
 
@@ -52,7 +52,7 @@ def _from_items(items: list) -> np.ndarray:
         return _text_array(items)
     out: list[Any] = []
     for row, label in enumerate(items):
-        if hasattr(label, "as_py"):  # of arrow
+        if hasattr(label, "as_py"):  # a scalar of arrow
             label = label.as_py()
         if isinstance(label, np.str_ | np.integer | np.floating):
             label = label.item()
@@ -60,7 +60,7 @@ def _from_items(items: list) -> np.ndarray:
             label = label.decode("utf-8", "surrogateescape")
         elif isinstance(label, uuid.UUID):
             label = str(label)
-        elif isinstance(label, date | np.datetime64) and label == label:
+        elif isinstance(label, date | np.datetime64) and label == label:  # not NaT
             label = _time_text(label)
         elif isinstance(label, float) and label.is_integer() and abs(label) < 2.0**53:
             label = int(label)
@@ -81,7 +81,7 @@ def _from_items(items: list) -> np.ndarray:
 
 
 def _time_text(time: date | np.datetime64) -> str:
-    """ISO 8601 without what is zero at its end; a time with a zone as UTC, which a "Z" says."""
+    """ISO 8601 without trailing zero units; a time with a zone is given in UTC and ends in "Z"."""
     zone = getattr(time, "tzinfo", None)
     if isinstance(time, datetime) and zone is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
@@ -91,19 +91,19 @@ def _time_text(time: date | np.datetime64) -> str:
 
 def _text_array(items: list[str]) -> np.ndarray:
     width = max(map(len, items), default=1)
-    # A fixed-width array drops trailing NULs, which would make two labels one.
+    # A fixed-width array drops trailing NULs, so that two labels could become equal.
     if wasteful(width, len(items), sum(map(len, items))) or any(s.endswith("\0") for s in items):
         return np.array(items, object)
     return np.array(items, dtype=f"<U{max(width, 1)}")
 
 
 def wasteful(width: int, n: int, total: int) -> bool:
-    """Whether an array of ``n`` texts, ``total`` characters together, should not have one width."""
+    """Whether an array of this width would waste memory on ``n`` texts of ``total`` characters."""
     return 4 * width * n > max(_WIDE_BYTES, _WIDE_FACTOR * 4 * total)
 
 
 def narrowest(labels: np.ndarray) -> np.ndarray:
-    """A copy as wide as its longest label, which is what a file gives back: a part may have no long ones."""
+    """A copy only as wide as its longest label, as it is when read from a file."""
     if labels.dtype == object:
         return as_labels(labels.tolist())
     width = max(np.char.str_len(labels).max(initial=1), 1) if labels.dtype.kind == "U" else 0
@@ -111,7 +111,7 @@ def narrowest(labels: np.ndarray) -> np.ndarray:
 
 
 def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Labels with others behind them; all are from `as_labels`."""
+    """Labels followed by ``new`` ones; both are from `as_labels`."""
     if not len(new):
         return labels
     alike = labels.dtype == new.dtype and labels.dtype.kind in "iu"
@@ -130,12 +130,12 @@ def encode(column: np.ndarray) -> Coded:
 
 
 def numbering() -> dict[Any, int]:
-    """Codes of hashable items: what is asked for and not there yet gets the next number."""
+    """A dict of codes in which a missing key gets the next number when it is looked up."""
     return defaultdict(count().__next__)
 
 
 def codes_of(items: Any, known: dict[Any, int]) -> np.ndarray:
-    """Codes of a sequence or an arrow array of items, by their `numbering`."""
+    """Codes (int64) of a sequence or an arrow array of items, by the `numbering` ``known``."""
     if not hasattr(items, "dictionary_encode"):
         return np.fromiter(map(known.__getitem__, items), np.int64)
     coded = items if hasattr(items, "dictionary") else items.dictionary_encode()
@@ -145,7 +145,7 @@ def codes_of(items: Any, known: dict[Any, int]) -> np.ndarray:
 def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
-    if labels.dtype == object:  # integers by value, then strings by code point
+    if labels.dtype == object:  # integers first
         items = labels.tolist()
         order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
     else:
@@ -154,7 +154,7 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
 
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:
-    """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
+    """Codes and sorted labels of texts, as integers if all are plain ones (``007`` is not)."""
     known = numbering()
     codes = np.array([known[text.strip()] for text in distinct], np.int64)[codes]
     return sort_codes(codes, [int(t) for t in known] if all(map(is_plain_int, known)) else list(known))
@@ -237,7 +237,7 @@ class IdMap:
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             twice = [label for k, label in enumerate(array.tolist()) if self._table[label] > k]
-        elif not getattr(array, "ordered", False) and not (array[1:] > array[:-1]).all():  # a store's are
+        elif not getattr(array, "ordered", False) and not (array[1:] > array[:-1]).all():  # stores': ordered
             self._order = np.argsort(array, kind="stable")
             ordered = array[self._order]
             twice = ordered[1:][ordered[1:] == ordered[:-1]].tolist()
@@ -321,14 +321,14 @@ class IdMap:
         check_choice("missing", missing, ("error", "mark"))
         words = [text] if isinstance(text, str) else list(text)
         found = self.index(words, missing="mark")
-        # Integers of up to 64 bits, which texts of files become only where they are shorter.
+        # All of 64 bits, and so longer ones than `PLAIN`.
         is_integer = re.compile(r"\s*(0|-?[1-9][0-9]{0,19})\s*").fullmatch
         integers = [k for k in np.flatnonzero(found < 0) if is_integer(words[k])]
         found[integers] = self._find(np.array([int(words[k]) for k in integers], object))
         return self._found(found, words, missing)
 
     def _found(self, rows: np.ndarray, asked: Any, missing: str) -> np.ndarray:
-        """Rows of what was asked for; an `UnknownIdError` names what has none, if that is an error."""
+        """``rows``; if unknown labels (-1) are an error, an `UnknownIdError` names the first of ``asked``."""
         bad = np.flatnonzero(rows < 0)
         if len(bad) and missing == "error":
             label = asked[bad[0]]
@@ -347,10 +347,11 @@ class IdMap:
         if len(self) == 0 or len(query) == 0:
             return found
         both_text = query.dtype.kind == self.labels.dtype.kind == "U"
-        wide = query.dtype.itemsize > self.labels.dtype.itemsize  # numpy would widen all labels
+        wide = query.dtype.itemsize > self.labels.dtype.itemsize  # searchsorted would copy all labels
         if query.dtype != self.labels.dtype and (not both_text or wide):
-            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs, and
-            # comparing int64 with uint64 goes through float64, which confuses large neighbours.
+            # Only queries that the labels' dtype can hold are converted to it and looked up: a fixed width
+            # cuts long text and trailing NULs, and int64 is compared with uint64 in float64, where large
+            # neighbours are equal.
             asked, kind = query.tolist(), self.labels.dtype
             if kind.kind == "U":
                 fits = [isinstance(x, str) and 4 * len(x) <= kind.itemsize and x[-1:] != "\0" for x in asked]
@@ -435,7 +436,7 @@ class IdMap:
 
 
 def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
-    """Raise where known ids are integers and others text, or the other way round: none would be found."""
+    """Raise if known ids are integers and ``ids`` text, or vice versa, so that none could be found."""
     own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
     if len(known) and len(ids) and own and theirs and own != theirs:
         one, other = (labels[:1].tolist()[0] for labels in (ids, known.labels))
@@ -444,7 +445,7 @@ def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
 
 
 def label_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
-    """The arrays of `IdMap.to_arrays`, never more than a part of them at once."""
+    """The arrays of `IdMap.to_arrays`, in parts, so that they need not be in memory as a whole."""
     kind = names(0, 0).dtype
     if kind.kind in "iu":
         yield f"{prefix}labels", (n,), kind, label_parts(names, n)
@@ -456,7 +457,7 @@ def label_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
 
 
 def text_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
-    """Labels as UTF-8 one behind the other, and where each begins."""
+    """Labels as concatenated UTF-8, and the offset of each."""
 
     def encoded() -> Iterator[list[bytes]]:
         parts = label_parts(names, n)
@@ -470,5 +471,5 @@ def text_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
 
 
 def label_parts(names: Names, n: int) -> Iterator[np.ndarray]:
-    """Labels a part after the other."""
+    """All labels in parts of `LABELS`."""
     return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))

@@ -1,4 +1,4 @@
-"""Interactions: the matrix with its labels, and how it is made from pairs."""
+"""Interactions: a matrix with ids of users and items, and how it is built from pairs."""
 
 import dataclasses
 import os
@@ -70,7 +70,7 @@ class Interactions:
             raise InputError("Interactions have ids of users and items; give a matrix without ids as it is")
         aligned = self.timestamp is not None or self.split is not None
         csr = getattr(self.matrix, "format", None) == "csr"
-        if not csr and not aligned:  # the entries of other formats have another order
+        if not csr and not aligned:  # converting reorders entries
             object.__setattr__(self, "matrix", sp.csr_array(self.matrix))
         if aligned and not (csr and self.matrix.has_canonical_format and self.matrix.data.all()):
             reason = "the matrix must be CSR with sorted rows, no duplicates and no stored zeros"
@@ -80,11 +80,11 @@ class Interactions:
             value = getattr(self, name)
             if value is None:
                 continue
-            array = np.asanyarray(value)  # a Series would be asked by its index, not by places
+            array = np.asanyarray(value)  # of a Series, as its ``[k]`` looks up its index
             if array.shape != (size,):
                 stored = f"the matrix stores {self.nnz} entries in shape {self.matrix.shape}"
                 raise ShapeError(f"{name} has shape {array.shape}; {stored}, which takes {size}")
-            if name.endswith("_ids"):  # numpy makes texts of a list of texts and integers
+            if name.endswith("_ids"):  # lists as they are: numpy turns integers beside texts into texts
                 try:
                     array = as_labels(value if isinstance(value, list | tuple) else array)
                 except InputTypeError as error:
@@ -172,7 +172,7 @@ class Interactions:
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def __getitem__(self, rows: Any) -> "Interactions":
-        """Some rows, as scikit-learn's searches and splitters ask for them, and where named some columns."""
+        """``data[rows]``, as scikit-learn's splitters need it, or ``data[rows, columns]``."""
         asked = rows if isinstance(rows, tuple) else (rows,)
         if len(asked) > 2:
             raise IndexError(f"give data[rows] or data[rows, columns]; {len(asked)} were given")
@@ -208,20 +208,20 @@ class Interactions:
 
 @dataclass
 class Columns:
-    """Raw columns on their way to a matrix."""
+    """Columns of a table that `build` makes a matrix of, all with one entry per row."""
 
     user: Coded
     item: Coded
-    where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
+    where: Callable[[int], str]  # for messages, where row k came from: "ratings.csv, line 17"
     value: np.ndarray | None = None
-    timestamp: Any = None  # of any form that `timestamps` reads
+    timestamp: Any = None  # any form that `timestamps` reads
     split: np.ndarray | None = None
-    saved: bool = False  # by `Interactions.save`: what is negative is a dislike already
+    saved: bool = False  # by `Interactions.save`, so that negative values are dislikes
 
 
 def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[list]]:
-    """All rows of batches of columns by role, ids as codes; and the users and items that these number."""
-    # Ids are coded as they come, so that 8 million names cost little.
+    """All rows of batches of columns by role, with ids as codes; and the distinct users and items."""
+    # Ids are coded batch by batch, so that each distinct one is in memory once.
     known = {"user": numbering(), "item": numbering()}
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     for batch in batches:
@@ -241,7 +241,7 @@ class Rules(NamedTuple):
 
 
 def check_rules(min_value: Any, binarize: Any, duplicates: Any, dislike_below: Any = None) -> Rules:
-    """The rules that a caller gave; without a word on it, what reaches a ``min_value`` becomes 1."""
+    """The checked rules of a caller; ``binarize`` None is True if there is a ``min_value``."""
     check_choice("duplicates", duplicates, DUPLICATES)
     check_choice("binarize", binarize, (None, True, False))
     least = None if min_value is None else check_real("min_value", min_value)
@@ -251,20 +251,20 @@ def check_rules(min_value: Any, binarize: Any, duplicates: Any, dislike_below: A
 
 
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
-    """Raise for the first row that is ``bad``; ``problem`` may show what its ``column`` holds there."""
+    """Raise for the first row that is ``bad``; given a ``column``, ``problem`` is a format for its entry."""
     if len(rows := np.flatnonzero(bad)):
         k = int(rows[0])
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 
 
 def refuse_missing(column: Any, problem: str, where: Callable[[int], str]) -> None:
-    """Raise for the first row that holds nothing, where the column can tell."""
+    """Raise for the first missing entry of a column of pandas, polars or arrow."""
     if is_missing := getattr(column, "is_null", None) or getattr(column, "isna", None):
         refuse(is_missing(), where, problem)
 
 
 def check_values(value: np.ndarray | None, where: Callable[[int], str], rules: Rules) -> None:
-    """Refuse values that are no weights, and negative ones where nothing says what they mean."""
+    """Refuse values that are not finite, and negative ones unless a rule drops or keeps them."""
     if value is None:
         return
     for bad, what in ((np.isnan(value), "NaN"), (np.isinf(value), "infinite")):
@@ -278,13 +278,13 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], rules: R
 def stored_values(
     value: np.ndarray, rules: Rules, pair: Callable[[int], str], saved: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Merged values as they are stored, in float32, and which of them are interactions."""
+    """Merged values as float32 by the rules, and the mask of those that stay as interactions."""
     with np.errstate(over="ignore"):
         data = value.astype(np.float32)
     kept = data != 0
     if rules.min_value is not None:
-        # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
-        # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
+        # Compared in float32, the type of stored values, so that 3.3 of a file is >= 3.3. A value of 0 that
+        # reaches the threshold is an interaction only if values are binarized.
         kept = (data >= np.float32(rules.min_value)) & (kept | rules.binarize)
     below = rules.dislike_below
     disliked = np.zeros(len(data), bool) if below is None else data < np.float32(below)
@@ -293,13 +293,13 @@ def stored_values(
         data[kept] = 1
     problem = "the value {:g} is not usable; values must be >= 0 and fit float32"
     refuse(kept & ~disliked & ~((data >= 0) & np.isfinite(data)), pair, problem, data)
-    data[disliked & ~(saved & (data < 0))] = -1  # what was saved says itself how strong a dislike is
+    data[disliked & ~(saved & (data < 0))] = -1  # saved dislikes keep their strength
     return data, kept
 
 
 def build(columns: Columns, rules: Rules) -> Interactions:
-    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
-    # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
+    """The matrix of columns: duplicates are merged, then values below ``min_value`` dropped."""
+    # Values below `dislike_below` become -1. Users and items left without interactions are dropped.
     (user, user_labels), (item, item_labels) = columns.user, columns.item
     n_users, n_items = len(user_labels), len(item_labels)
     if max(n_users, n_items) > MAX_INDEX:
@@ -307,14 +307,14 @@ def build(columns: Columns, rules: Rules) -> Interactions:
     if columns.timestamp is not None:
         columns.timestamp = times = timestamps(columns.timestamp, columns.where)
         most = times.max(initial=1)
-        least = np.min(times, where=times > 0, initial=most)  # 0 and -1 stand for what is not known
+        least = np.min(times, where=times > 0, initial=most)  # 0 and -1 may stand for unknown times
         low, high = unit_of(float(least)), unit_of(float(most))
-        if low is not None and high in (3, 6) and low < high:  # in nanoseconds, it is a date of 1970
+        if low is not None and high in (3, 6) and low < high:  # not 9: in nanoseconds, `least` is in 1970
             found = f"timestamps of {least} and {most} are in different units"
             warn(f"{found}, and their order is not that of time; write all in one, or as dates")
     if columns.split is not None:
         columns.split = marks_of(columns.split, columns.where)
-    if columns.value is None and rules.dislike_below is not None:  # each is 1, which may be below
+    if columns.value is None and rules.dislike_below is not None:
         raise InputError(
             "dislike_below needs values, and there are none: give value=NAME (--value-column NAME)"
         )
@@ -368,6 +368,7 @@ def build(columns: Columns, rules: Rules) -> Interactions:
 
 
 def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and labels without the labels that no code has."""
     present = np.bincount(codes, minlength=len(labels)) > 0
     if present.all():
         return codes, labels
@@ -375,7 +376,7 @@ def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def marks_of(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
-    """A split as int8; other marks than its three would be of no part, in silence."""
+    """A split as int8; marks that belong to none of its three parts are refused."""
     problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
     refuse(~np.isin(column, (0, 1, 2)), where, problem, column)
     return column.astype(np.int8, copy=False)
@@ -390,12 +391,13 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, missing)
-        # Beyond what 64 bits hold of nanoseconds, numpy wraps, or from 2.5 on raises.
-        for unit, most in (("Y", 292), ("s", 2**63 // 10**9)):  # years first, which no seconds wrap
+        # What does not fit 64 bits of nanoseconds wraps in numpy, or raises from 2.5 on. Years are compared
+        # first, as those that do not fit 64 bits of seconds would wrap in the second comparison.
+        for unit, most in (("Y", 292), ("s", 2**63 // 10**9)):
             far = np.abs(column.astype(f"datetime64[{unit}]").astype(np.int64)) > most
             refuse(far, where, "the timestamp {} is not in 1678 to 2262", column)
         return column.astype("datetime64[ns]").astype(np.int64)
-    if column.dtype.kind == "m":  # of nanoseconds, `tolist` would make integers
+    if column.dtype.kind == "m":  # refused here, as `tolist` makes integers of nanoseconds
         refuse([True] * len(column), where, "the timestamp {} is a duration, no point in time", column)
     if column.dtype.kind in "bui":
         wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
@@ -408,12 +410,12 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
     refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, missing)
     if not any(map(is_moment, items)) and all(map(is_number, items)):
         return timestamps(column.astype(np.float64), where)
-    # Texts or dates: all integers, else all numbers, else all dates.
+    # Texts or dates: read all as integers, else all as numbers, else all as dates.
     for read in (partial(numbers, kind=int), numbers, moments):
         found, reason = _tried(read, items)
         if found is not None:
             return found
-    # Where the first is a number, the first that is none is at fault.
+    # The first entry tells what the column should hold; the first entry that is not that is at fault.
     read = moments if _tried(numbers, items[:1])[0] is None else numbers
     bad = next((k for k, item in enumerate(items) if _tried(read, [item])[0] is None), 0)
     neither = f"neither a number nor a date such as 2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
@@ -421,7 +423,7 @@ def timestamps(column: Any, where: Callable[[int], str]) -> np.ndarray:
 
 
 def _tried(read: Callable[[list], np.ndarray], items: list) -> tuple[np.ndarray | None, str]:
-    """The items as finite numbers, or None where one is none, and why."""
+    """The items as finite numbers; or None, and the reason, if one is none."""
     try:
         found = read(items)
     except (ValueError, OverflowError, TypeError, AttributeError) as error:
@@ -430,7 +432,7 @@ def _tried(read: Callable[[list], np.ndarray], items: list) -> tuple[np.ndarray 
 
 
 def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
-    """Texts as float64 or int64; ``1_000``, which Python would take, is refused as the other readers do."""
+    """Texts as float64 or int64; ``1_000`` is refused, as pyarrow refuses it."""
     if "_" in "".join(items):
         raise ValueError("not a number")
     return np.fromiter(map(kind, items), np.int64 if kind is int else np.float64)

@@ -1,4 +1,4 @@
-"""Ids that come in any order and number: codes as they come, and in the end their sorted labels."""
+"""Numbering of the ids of a conversion: codes in the order of arrival, and sorted labels in the end."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ShapeError
 from rgals.runtime.memory import readable
 
-_FIRST = 1 << 16  # ids that there is room for at the beginning
-_FULL = 0.7  # share of the table's places that are taken at most
+_FIRST = 1 << 16  # ids for which memory is allocated at the beginning
+_MAX_LOAD = 0.7  # share of the slots of the hash table that are taken before it grows
 
 
 def _integers(labels: Any) -> Any:
-    """Texts of arrow as integers, where all of them are plain ones; else None."""
+    """An arrow array of texts as integers if all of them are plain ones; else None."""
     import pyarrow.compute as pc
 
     is_plain = pc.match_substring_regex(labels, f"^({PLAIN})$")
@@ -25,28 +25,27 @@ def _integers(labels: Any) -> Any:
 
 
 class Numbering:
-    """Distinct ids of a side in memory: at most ``room`` bytes of them, with those of ``beside``."""
+    """The distinct users or items of a conversion, in memory of at most ``room`` bytes with ``beside``."""
 
     def __init__(self, what: str, room: int) -> None:
         self.what, self.room, self.known, self.kind, self.negative = what, room, 0, "", False
-        self.beside: Numbering | None = None
-        self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
-        self.trimmed = True  # whether all texts are those of text files, which may be integers
+        self.beside: Numbering | None = None  # the other side, which shares the memory
+        self.order = np.empty(0, np.int32)  # codes in the order of their labels, after `sort`
+        self.trimmed = True  # whether all texts come from text files, so that they may become integers
         table, ends = np.zeros(2 * _FIRST, np.uint64), np.zeros(_FIRST + 1, np.int64)
         self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), np.zeros(_FIRST, np.int64))
 
     @property
     def counts(self) -> np.ndarray:
-        """How often every id came, by its code."""
+        """Number of interactions of every id, by its code."""
         return self._names.counts[: self.known]
 
     def codes(self, column: Any, trimmed: bool = False) -> np.ndarray:
-        """Codes (int32) of an arrow array of integers or texts, of which none is missing."""
-        # `trimmed`: they are those of a text file.
+        """Codes (int32) of an arrow array of integers or texts without nulls; ``trimmed``: of a text file."""
         import pyarrow as pa
 
         if pa.types.is_dictionary(column.type):
-            # Its values may hold more than occur: they are numbered, and go again as no interaction has them.
+            # Each value is counted once by numbering the dictionary: this is undone, and rows are counted.
             of_value = self.codes(column.dictionary, trimmed)
             np.subtract.at(self._names.counts, of_value, 1)
             codes = of_value[np.asarray(column.indices)]
@@ -58,8 +57,9 @@ class Numbering:
         self.negative |= kind == "i" and bool(len(column)) and int(text.view(np.int64).min()) < 0
         self.trimmed &= trimmed or kind != "U"
         if kind != "U" and self._are_integers():
-            known, ends = self._names.text.copy(), np.arange(0, 8 * len(self._names.counts) + 8, 8)
-            self._names = self._names._replace(text=known, ends=ends)  # which can be written to
+            ends = np.arange(0, 8 * len(self._names.counts) + 8, 8)
+            # A copy of the text: arrow's memory is read-only.
+            self._names = self._names._replace(text=self._names.text.copy(), ends=ends)
             self._names.table[:] = 0
             texts.fill(self._names, self.known)
         kind = "u" if {kind, self.kind} == {"i", "u"} else kind
@@ -76,7 +76,7 @@ class Numbering:
             self._grow(int(offsets[at + 1] - offsets[at]))
 
     def _flat(self, column: Any, pa: Any) -> tuple[str, np.ndarray, np.ndarray]:
-        """Kind of the labels, and their bytes one behind the other with the ends of each."""
+        """Kind of the labels ("i", "u" or "U"), their offsets, and their concatenated bytes."""
         types, n = pa.types, len(column)
         if not n:
             return self.kind or "i", np.zeros(1, np.int64), np.empty(0, np.uint8)
@@ -85,7 +85,7 @@ class Numbering:
             numbers = np.asarray(column if unsigned else column.cast(pa.int64()))
             kind = "u" if unsigned and numbers.max() > np.iinfo(np.int64).max else "i"
             return kind, np.arange(0, 8 * n + 8, 8), np.ascontiguousarray(numbers).view(np.uint8)
-        column = column.cast(pa.large_string())  # of a slice, this may begin at 0
+        column = column.cast(pa.large_string())
         _, ends, text = column.buffers()
         offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
         return "U", offsets, np.frombuffer(text or b"", np.uint8)
@@ -95,7 +95,7 @@ class Numbering:
             raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
         slots, _, size, n = map(len, self._names)
         n, size = max(n, self.known * 3 // 2), max(size, int(self._names.ends[self.known]) * 3 // 2 + length)
-        is_full = n >= _FULL * slots
+        is_full = n >= _MAX_LOAD * slots
         slots *= 1 + is_full
         copied = max(array.nbytes for array in self._names)
         needed = 8 * slots + 16 * n + size + copied + (0 if self.beside is None else self.beside.bytes)
@@ -104,9 +104,9 @@ class Numbering:
                 f"ids, {self.known:,} {self.what}s and more, take {readable(needed)} beside what else a "
                 f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
-        # Not in place: new arrays lie in large pages, so that few random reads wait for a page's address.
+        # New arrays, not resized ones: they lie in huge pages, so that fewer random reads miss the TLB.
         for name, entries in zip(Names._fields, (slots, n + 1, size, n), strict=True):
-            old = getattr(self._names, name)  # one of them beside its copy
+            old = getattr(self._names, name)  # one at a time, so that only one is in memory twice
             new = np.zeros(entries, old.dtype)
             new[: len(old)] = old
             self._names = self._names._replace(**{name: new})
@@ -115,7 +115,7 @@ class Numbering:
             texts.fill(self._names, self.known)
 
     def sort(self) -> None:
-        """Order the labels; what was needed to number more is freed, counts too."""
+        """Sort the labels, and free what numbering needs, including the counts."""
         self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
         self._are_integers()
         labels = self._labels()
@@ -130,7 +130,7 @@ class Numbering:
         self.order = order.astype(np.int32)
 
     def _are_integers(self) -> bool:
-        """Make texts integers, if all of them are those of text files and can be: whether they are now."""
+        """Convert labels to integers if all are plain integers of text files; return whether they were."""
         found = _integers(self._labels()) if self.kind == "U" and self.trimmed else None
         if found is not None:
             numbers, self.kind = np.asarray(found), "i"
@@ -139,7 +139,7 @@ class Numbering:
         return found is not None
 
     def _labels(self) -> Any:
-        """All labels: integers as an array, texts as arrow has them."""
+        """All labels by code: integers as an array of numpy, texts as one of arrow."""
         import pyarrow as pa
 
         _, ends, text, _ = self._names
@@ -149,16 +149,16 @@ class Numbering:
 
     @property
     def bytes(self) -> int:
-        """Memory that the ids take."""
+        """Bytes of memory in use."""
         return sum(array.nbytes for array in self._names)
 
     def label(self, k: int) -> Any:
-        """Label k of those that are sorted."""
+        """The k-th label in sorted order."""
         label = self._labels()[int(self.order[k])]
         return label.item() if self.kind != "U" else label.as_py()
 
     def write(self, writer: Writer, kept: np.ndarray) -> None:
-        """Some of the sorted labels into the files of a store."""
+        """Write the sorted labels of the numbers ``kept`` into the files of a store."""
         labels, prefix, order = self._labels(), f"{self.what}_", self.order[kept]
 
         def names(start: int, stop: int) -> np.ndarray:

@@ -14,11 +14,11 @@ from rgals.matrix.entries import core_members, random_parts
 from rgals.runtime.checks import check_choice, check_random_state
 from rgals.runtime.errors import InputError
 
-# How data sets are prepared: ratings from which on are positive (None: every interaction is); with how many
-# interactions users and items stay; users, items and interactions after that, of Table 5 of the paper.
+# By data set: the smallest positive rating (None: all interactions are positive), the k of the k-core, and
+# the numbers of users, items and interactions after that in Table 5 of the paper.
 #
-# The paper says that ratings below 3 are no positives of Electronics either. The numbers of its Table 5 are
-# those of the published 5-core file with all its ratings, though, so nothing can have been removed from it.
+# The paper removes ratings below 3 from Electronics too. The numbers of its Table 5 are those of the
+# published 5-core file with all ratings, though, so none can have been removed.
 _SIZES = ("100k", "1m", "10m", "20m", "25m")
 _Recipe = tuple[float | None, int, tuple[int, int, int] | None]
 RECIPES: dict[str, _Recipe] = dict.fromkeys([f"ml-{size}" for size in _SIZES], (3.0, 5, None))
@@ -73,7 +73,7 @@ def prepare_paper(
     (True, True)
     """
     min_value, core, size = RECIPES[check_choice("name", name, tuple(RECIPES))]
-    signature(fetch).bind(name, **fetch_options)  # unknown ones are refused beside given data, too
+    signature(fetch).bind(name, **fetch_options)  # unknown options are refused with given data, too
     check = data is None if check is None else check
     if data is None:
         data = fetch(name, folder=folder, **fetch_options)

@@ -1,6 +1,6 @@
-"""The public data sets that `fetch` knows: where they are, under what terms, and parsers of their forms.
+"""The public data sets that `fetch` knows: their addresses, terms and parsers.
 
-A parser returns `Columns`; what cannot be understood is a `FileFormatError` that names the line.
+`parse` returns `Columns`; what it cannot read is a `FileFormatError` that names the line.
 """
 
 import ast
@@ -45,11 +45,10 @@ _LIGHTGCN = (
 class RemoteFile:
     """One file of a data set."""
 
-    name: str  # under which it lies in the cache folder
-    urls: tuple[str, ...]  # where it is published; tried in order
-    # as published; without one, the SHA-256 of the first download is what later uses must match
-    md5: str | None = None
-    sums_url: str | None = None  # where the publisher lists MD5 and name of files
+    name: str  # in the cache folder
+    urls: tuple[str, ...]  # tried in this order
+    md5: str | None = None  # as published; else later uses must match the SHA-256 of the first download
+    sums_url: str | None = None  # address of the publisher's list of MD5 sums
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,14 @@ class Source:
 
     name: str
     files: tuple[RemoteFile, ...]
-    form: str  # which parser reads it: "zip", "json", "literal", "pagelinks" or "adjacency"
+    form: str  # "zip", or the parser of `_READERS`
     licence: str
-    member: str = ""  # path of the table in the archive, for form="zip"
-    size: tuple[int, int, int] | None = None  # published users, items, interactions; checked
+    member: str = ""  # path of the table in the archive, if form="zip"
+    size: tuple[int, int, int] | None = None  # published numbers of users, items and interactions
 
 
 def _file(*urls: str, md5: str | None = None, sums_url: str | None = None) -> tuple[RemoteFile]:
-    """The one file of a data set, which keeps its published name."""
+    """The single file of a data set, which keeps its published name."""
     return (RemoteFile(urls[0].rpartition("/")[2], urls, md5, sums_url),)
 
 
@@ -85,7 +84,7 @@ _STEAM_PLACES = (
 _DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/simplewiki-20250101-"
 _LINKS, _SUMS = f"{_DUMP}pagelinks.sql.gz", f"{_DUMP}md5sums.txt"
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
-# Path of the table in the archive, MD5 of that, and users, items and interactions.
+# Path of the table in the archive, MD5 of the archive, and numbers of users, items and interactions.
 _RATINGS = {
     "ml-100k": ("ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
     "ml-1m": ("ml-1m/ratings.dat", "c4d9eecfca2ab87c1945afe126590906", (6040, 3706, 1_000_209)),
@@ -108,9 +107,9 @@ _ALL = (
 SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
 
 
-# ------------------------------------------------------------------------ one pair after the other
+# ------------------------------------------------------------------------ parsers
 
-# Links of MediaWiki: a table of a MySQL dump.
+# Links of MediaWiki, a table in a MySQL dump.
 _NUMBER = r"-?[0-9]+"
 _TEXT = r"'(?:[^'\\]|\\.|'')*'"
 _COLUMN = re.compile(r"\s*`(\w+)`\s+(\w+)")
@@ -124,7 +123,7 @@ def _unescape(text: str) -> str:
 
 
 def _link(kinds: dict[str, str], path: Path) -> tuple[re.Pattern[str], list[int]]:
-    """The pattern of a row of the table, and the groups of it that hold the page and the target of a link."""
+    """The pattern of a row with columns of these types, and its groups for page and target."""
     with_title = {"pl_title", "pl_namespace"} <= kinds.keys()
     wanted = ("pl_from", "pl_namespace", "pl_title") if with_title else ("pl_from", "pl_target_id")
     if not kinds.keys() >= set(wanted):
@@ -136,11 +135,11 @@ def _link(kinds: dict[str, str], path: Path) -> tuple[re.Pattern[str], list[int]
 
 
 def _pagelinks(path: Path, progress: bool) -> Iterator[Pair]:
-    """Links from a ``pagelinks`` dump of MediaWiki: users are the linking pages; of all namespaces."""
-    # Items are `pl_target_id` in dumps since 2024, before that the namespace and the title (`"0:Moon"`).
+    """Links of a ``pagelinks`` dump of MediaWiki, of all namespaces; the linking pages are the users."""
+    # The items are `pl_target_id` in dumps since 2024, before that namespace and title ("0:Moon").
     row: re.Pattern[str] | None = None
-    kinds: dict[str, str] | None = None  # by column, while the declaration of the table is read
-    at = 0
+    kinds: dict[str, str] | None = None  # types of the columns, while CREATE TABLE is read
+    at = 0  # position in the statement behind the last row
     for number, line in numbered(path, progress=progress, errors="surrogateescape"):
         start = line[:40].upper()
         if start.startswith("CREATE TABLE") and "PAGELINKS" in start:
@@ -180,7 +179,7 @@ _AMAZON_KEYS = {"user": "reviewerID", "item": "asin", "value": "overall", "times
 _STEAM_KEYS = {"user": "username", "item": "product_id", "value": None, "timestamp": "date", "split": None}
 _READERS: dict[str, Callable[..., Iterator[Pair]]] = {
     "json": partial(records, wanted=_AMAZON_KEYS | {"split": None}),
-    # literal_eval evaluates nothing.
+    # `literal_eval` reads literals and runs no code.
     "literal": partial(records, wanted=_STEAM_KEYS, parse=ast.literal_eval, form="Python dictionary"),
     "pagelinks": _pagelinks,
     "adjacency": partial(lists, whole=True),
@@ -188,10 +187,10 @@ _READERS: dict[str, Callable[..., Iterator[Pair]]] = {
 
 
 def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
-    """The columns of the files of a data set, in the form in which it is published."""
+    """The columns of a data set from its published files."""
     if source.form != "zip":
         read = partial(_READERS[source.form], progress=progress)
-        # Ids of records are texts, also those that look like numbers.
+        # Ids of reviews are texts, even if all look like numbers.
         labels = sort_codes if source.form in ("json", "literal") else text_to_labels
         return gathered(read, paths[: len(source.files)], labels)
     try:

@@ -1,4 +1,4 @@
-"""Dividing interactions into training, validation and test parts."""
+"""Splitting interactions into training, validation and test parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Sha
 
 
 def check_ratios(ratios: Any) -> np.ndarray:
-    """Shares >= 0 of at least two parts that sum to 1, the first above 0."""
+    """The ``ratios`` as an array: two or more shares >= 0 that sum to 1, the first above 0."""
     try:
         shares = np.asarray(ratios, dtype=np.float64)
     except (TypeError, ValueError):
@@ -95,6 +95,7 @@ def split_interactions(
 
 
 def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr_array, np.ndarray]:
+    """What was given, its canonical matrix, and the time of every entry of that."""
     found = given(X, columns)
     found.refuse_beside(timestamp=timestamp)
     timestamp, X = found.timestamp if timestamp is None else timestamp, found.matrix
@@ -212,7 +213,7 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     if bad or (cuts != cuts).any() or (cuts[1:] <= cuts[:-1]).any():
         raise ParameterError("cut", cut, "give one time, or several that increase")
     part = np.searchsorted(cuts, times, side="right")
-    if len(part) and part.min() == part.max():  # as of a share, or of seconds where thousandths are meant
+    if len(part) and part.min() == part.max():  # the cut is a share, or in another unit
         problem = f"all timestamps, {times.min()} to {times.max()}, lie on one side"
         advice = "for a share give numpy.quantile of them (a number is in the unit of the timestamps)"
         raise ParameterError("cut", cut, f"{problem}; {advice}")

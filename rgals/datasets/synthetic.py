@@ -1,4 +1,4 @@
-"""Implicit feedback made on purpose, with a structure that is known."""
+"""Synthetic implicit feedback of known structure."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,14 +16,15 @@ _GENRES = (
     "punk", "fantasy", "tango", "horror", "choral", "romance", "techno", "anime", "blues", "musical", "ska",
     "crime", "ambient",
 )  # fmt: skip
-_EPOCH, _YEAR = 1_600_000_000, 365 * 86_400
-_MIN_DEGREE, _ROUNDS = 5, 30
-_SIGMA = 0.9  # of the logarithm of the number of interactions
+_START, _YEAR = 1_600_000_000, 365 * 86_400  # seconds; users join within a year from the start
+_MIN_DEGREE = 5  # interactions of a user, at least
+_MAX_ROUNDS = 30  # of drawing pairs until enough are distinct
+_SIGMA = 0.9  # standard deviation of the logarithm of the number of interactions per user
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticInteractions(Interactions):
-    """What `make_implicit` returns: interactions and the truth behind them.
+    """What `make_implicit` returns: interactions and the structure they were drawn from.
 
     Attributes
     ----------
@@ -146,7 +147,7 @@ def _draw(
     noise: float,
     rng: Any,
 ) -> np.ndarray:
-    """Distinct pairs as sorted keys ``user * n_items + item``, about ``degrees`` of each user."""
+    """Distinct pairs as sorted keys ``user * n_items + item``, about ``degrees[user]`` of each user."""
     n_users, n_clusters = tastes.shape
     n_items = len(popularity)
     by_cluster = np.argsort(clusters, kind="stable")
@@ -156,13 +157,14 @@ def _draw(
     overall = np.cumsum(popularity)
     taste_ends = np.cumsum(tastes, axis=1)
     taste_ends[:, -1] = 1.0
-    # Row x of the tastes becomes the stretch [x, x + 1) of one increasing array.
+    # The distribution of user x over clusters becomes the interval [x, x + 1) of one increasing array: one
+    # `searchsorted` draws for all users.
     taste_line = (taste_ends + np.arange(n_users)[:, None]).ravel()
     keys = np.empty(0, np.int64)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         missing = degrees - np.bincount(keys // n_items, minlength=n_users)
         users = np.repeat(np.arange(n_users), missing)
-        if len(users) <= degrees.sum() // 1000:  # the few still missing are repetitions of heavy users
+        if len(users) <= degrees.sum() // 1000:  # heavy users keep drawing what they have
             break
         by_taste = rng.random_sample(len(users)) >= noise
         cell = np.searchsorted(taste_line, users + rng.random_sample(len(users)), side="right")
@@ -172,24 +174,25 @@ def _draw(
         liked = by_cluster[np.minimum(np.searchsorted(within, inside, side="right"), n_items - 1)]
         popular = np.minimum(np.searchsorted(overall, height * overall[-1], side="right"), n_items - 1)
         keys = np.union1d(keys, users * n_items + np.where(by_taste, liked, popular))
-    # Users whose likely items are used up get the most popular ones of the rest, so that none is too short.
+    # Users who are still below the minimum get the most popular items.
     short = np.flatnonzero(np.bincount(keys // n_items, minlength=n_users) < _MIN_DEGREE)
     best = np.argsort(-popularity, kind="stable")[:_MIN_DEGREE]
     return np.union1d(keys, short[:, None] * n_items + best)
 
 
 def _times(matrix: sp.csr_array, users: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    # The order of the items says nothing about time: gaps go to a random order of each user's entries.
+    """Times of the entries, int64 seconds; each user's entries are in random order of time."""
     order = shuffled_within_rows(matrix, rng)
     gaps = np.cumsum(1.0 + rng.exponential(86_400.0 * 2, len(users)))
     before = np.concatenate([[0.0], gaps])[matrix.indptr[:-1]]
     joined = rng.randint(0, _YEAR, matrix.shape[0])
     times = np.empty(len(users), np.int64)
-    times[order] = (_EPOCH + joined[users] + gaps - before[users]).astype(np.int64)
+    times[order] = (_START + joined[users] + gaps - before[users]).astype(np.int64)
     return times
 
 
 def _item_labels(clusters: np.ndarray) -> np.ndarray:
+    """Ids such as "jazz-012": the genre of the cluster, and a number that counts from 1 in each."""
     width = max(3, len(str(len(clusters))))
     genres = [*_GENRES, *(f"genre{k}" for k in range(len(_GENRES), clusters.max() + 1))]
     numbers = [count(1) for _ in genres]

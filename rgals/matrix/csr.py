@@ -11,18 +11,20 @@ from rgals.matrix.cohesion import cohesion
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import give_back_freed
 
-_CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
-_KEPT = 1 << 20  # bytes that may stay with the process: asking costs as much as a small fit
+_CHUNK = 1 << 20  # entries converted to float64 or int64 at a time: bounds temporary memory
+# Bytes of a transposed matrix above which freed memory goes back to the system: the call costs as much as a
+# small fit.
+_WORTH_GIVING_BACK = 1 << 20
 
 
 class TimedMatrix(sp.csr_array):
-    """A matrix of scipy in canonical form whose entries have ``times``, which `as_csr` keeps."""
+    """A canonical scipy matrix with a time for every entry, which `as_csr` keeps."""
 
     times: np.ndarray | None = None
 
     @classmethod
     def of(cls, matrix: sp.csr_array, times: np.ndarray) -> "TimedMatrix":
-        """A matrix with the times of its entries."""
+        """``matrix`` with ``times``, shape (nnz,), in the order of its entries; arrays are shared."""
         made = cls((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
         made.times = np.asarray(times, np.float64)
         return made
@@ -30,19 +32,20 @@ class TimedMatrix(sp.csr_array):
 
 @dataclass(frozen=True)
 class CSR:
-    """A sparse matrix of weights, rows sorted by index, no duplicates, no stored zeros.
+    """A sparse matrix in canonical form: columns ascend within a row, no duplicates, no stored zeros.
 
-    Weights are positive, but for dislikes, where a loss takes them: these are negative.
+    Values are positive weights, and negative ones for dislikes where a loss takes these.
 
-    Make one with `rgals.matrix.validate.as_csr`, which checks; this class trusts. Its arrays are read-only.
+    `rgals.matrix.validate.as_csr` makes one of checked input; this class checks nothing. Its arrays are
+    read-only.
     """
 
     indptr: np.ndarray  # int64, shape (n_rows + 1,)
     indices: np.ndarray  # int32, shape (nnz,)
-    # float32 or float64; *empty* where every value is 1: plain implicit data cost no memory
+    # float32 or float64, shape (nnz,), or *empty* if every value is 1: plain implicit data need no memory
     values: np.ndarray
     n_cols: int
-    # when each entry was, float64, where weights depend on that
+    # float64, shape (nnz,): when each interaction was, if weights depend on it
     times: np.ndarray | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -52,11 +55,11 @@ class CSR:
             object.__setattr__(self, name, view)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()  # in one step: another thread may ask for what is kept here
+        return self.__dict__.copy()  # atomic: another thread may add a cached property meanwhile
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # copies of numpy's arrays are writable, and kernels would compile for them
+        self.__post_init__()  # unpickled arrays are writable, and kernels would be compiled again for these
 
     @classmethod
     def empty(cls, n_rows: int, n_cols: int) -> "CSR":
@@ -65,7 +68,7 @@ class CSR:
 
     @classmethod
     def stacked(cls, parts: Sequence["CSR"]) -> "CSR":
-        """The rows of several matrices, each below the one before; all or none of them have times."""
+        """The rows of several matrices one below the other; all or none of them have times."""
         ends = np.cumsum([0, *(part.nnz for part in parts)])
         indptr = np.concatenate([ends[:1], *(part.indptr[1:] + end for part, end in zip(parts, ends))])
         indices, values = np.concatenate([part.indices for part in parts]), parts[0].values[:0]
@@ -99,12 +102,12 @@ class CSR:
 
     @property
     def likes(self) -> "CSR":
-        """The matrix without dislikes."""
+        """The matrix without its negative entries."""
         return self.where(self.values > 0) if self.has_dislikes else self
 
     @property
     def has_dislikes(self) -> bool:
-        """Whether a value is negative."""
+        """Whether any value is negative."""
         return bool(len(self.values)) and bool(self.values.min() < 0)
 
     @property
@@ -128,10 +131,10 @@ class CSR:
         counts = np.zeros(self.n_cols, np.int64)
         for start in range(0, self.nnz, _CHUNK):
             counts += np.bincount(self.indices[start : start + _CHUNK], minlength=self.n_cols)
-        counts.flags.writeable = False  # kept, so that all see the same
+        counts.flags.writeable = False  # cached: all callers share it
         return counts
 
-    cohesion = cached_property(cohesion)  # kept: more than one asks
+    cohesion = cached_property(cohesion)  # several rules of one fit ask for it
 
     @property
     def row_sums(self) -> np.ndarray:
@@ -141,7 +144,7 @@ class CSR:
         sums = np.zeros(self.n_rows)
         filled = np.flatnonzero(self.row_counts)
         starts = np.append(self.indptr[filled], self.nnz)
-        for first in range(0, self.nnz, _CHUNK):  # numpy copies to float64; rows stay whole
+        for first in range(0, self.nnz, _CHUNK):  # whole rows: `reduceat` copies all it is given to float64
             some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
             if some.start < some.stop:
                 values = self.values[starts[some.start] : starts[some.stop]]
@@ -156,15 +159,15 @@ class CSR:
             return self.col_counts.astype(np.float64)
         sums = np.zeros(self.n_cols)
         for start in range(0, self.nnz, _CHUNK):
-            # One addition after the other, so that chunks do not show in the rounding.
+            # `add.at` adds entry by entry to the running sums, so that the chunks do not change the rounding.
             stop = start + _CHUNK
             np.add.at(sums, self.indices[start:stop].astype(np.intp), self.values[start:stop].astype(float))
         return sums
 
     def transpose(self, *, give_back: bool = True) -> "CSR":
-        """The transposed matrix, canonical; ``give_back=False`` keeps freed memory where it is used again."""
-        # scipy's counting sort, which needs values: ones are a byte each. Pointers as wide as indices save
-        # it a copy of these.
+        """The transposed matrix; ``give_back=False`` if memory freed here is about to be used again."""
+        # By scipy's counting sort. It needs values, for which ones of one byte stand in, and copies the
+        # indices unless indptr has their type.
         values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
         starts = self.indptr.astype(np.int32 if self.nnz < 2**31 else np.int64)
         turned = sp.csr_array((values, self.indices, starts), shape=self.shape).tocsc()
@@ -173,13 +176,13 @@ class CSR:
         del turned
         if times is not None:
             times = sp.csr_array((times, self.indices, starts), shape=self.shape).tocsc().data
-        if give_back and indices.nbytes > _KEPT:
-            give_back_freed()  # the ones
+        if give_back and indices.nbytes > _WORTH_GIVING_BACK:
+            give_back_freed()
         return CSR(indptr, indices, values, self.n_rows, times)
 
     @property
     def rises(self) -> np.ndarray:
-        """Of every entry, whether it is the first of its row or lies right of the one before it."""
+        """For every entry, whether it is the first of its row or right of the entry before it."""
         rises = np.ones(self.nnz, bool)
         np.greater(self.indices[1:], self.indices[:-1], out=rises[1:])
         rises[self.indptr[:-1][self.row_counts > 0]] = True
@@ -187,58 +190,59 @@ class CSR:
 
     def take_rows(self, rows: np.ndarray) -> "CSR":
         """The matrix of the given rows, in the given order."""
-        counts = self.indptr[rows + 1] - self.indptr[rows]  # of these rows only: few are often asked for
+        counts = self.indptr[rows + 1] - self.indptr[rows]  # not `row_counts`: rows are often few
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         where = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts)
-        return CSR(indptr, self.indices[where], *self._marks(where))
+        return self._entries(indptr, where)
 
     def slice_rows(self, start: int, stop: int) -> "CSR":
-        """The matrix of the rows from ``start`` on, before ``stop``; nothing is copied."""
+        """The matrix of the rows ``[start, stop)``; entries are not copied."""
         a, b = self.indptr[start], self.indptr[stop]
-        return CSR(self.indptr[start : stop + 1] - a, self.indices[a:b], *self._marks(slice(a, b)))
+        return self._entries(self.indptr[start : stop + 1] - a, slice(a, b))
 
     def where(self, mask: np.ndarray) -> "CSR":
         """The matrix of the stored entries for which ``mask`` is true."""
         whole = self.load()
         indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[whole.indptr]
-        return CSR(indptr, whole.indices[mask], *whole._marks(mask)).tidy()
+        return whole._entries(indptr, mask).tidy()
+
+    def _entries(self, indptr: np.ndarray, at: Any) -> "CSR":
+        """The matrix of the entries picked by ``at``, a slice, a mask or numbers; ``indptr`` is its own."""
+        values = self.values if self.is_binary else self.values[at]
+        times = None if self.times is None else self.times[at]
+        return CSR(indptr, self.indices[at], values, self.n_cols, times)
 
     def tidy(self) -> "CSR":
-        """The same without zeros, and without values where all of them are 1."""
+        """The same without stored zeros, and without values if all of them are 1."""
         if not self.values.all():
             return self.where(self.values != 0)
         return replace(self, values=self.values[:0]) if (self.values == 1).all() else self
 
     def rows_between(self, start: int, stop: int) -> np.ndarray:
-        """Row of every stored entry from number ``start`` on, before ``stop``."""
+        """Row of every stored entry of ``[start, stop)``, int64."""
         first = int(np.searchsorted(self.indptr, start, side="right")) - 1
         last = int(np.searchsorted(self.indptr, stop, side="left"))
         return np.repeat(np.arange(first, last), np.diff(np.clip(self.indptr[first : last + 1], start, stop)))
 
     def as_dtype(self, dtype: Any) -> "CSR":
-        """The same with values of another type."""
+        """The same with values of this type."""
         same = self.is_binary or self.values.dtype == dtype
         return self if same else replace(self, values=self.values.astype(dtype))
 
     def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
-        """Rows at which blocks begin, and the number of rows: in memory there is one block."""
+        """First row of every block, then the number of rows; a matrix in memory is one block."""
         return np.array([0, self.n_rows])
 
     def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, "CSR"]]:
-        """First row, row behind the last, and matrix of every block: itself."""
+        """``(start, stop, matrix of these rows)`` of every block; a matrix in memory is one block."""
         yield 0, self.n_rows, self
 
     def load(self) -> "CSR":
-        """The matrix in memory: itself."""
+        """The matrix in memory, where this one is already."""
         return self
 
-    def _marks(self, at: Any) -> tuple[np.ndarray, int, np.ndarray | None]:
-        """What follows the indices of some entries in a matrix of these columns."""
-        values = self.values if self.is_binary else self.values[at]
-        return values, self.n_cols, None if self.times is None else self.times[at]
-
     def to_scipy(self, dtype: np.dtype | type | str | None = None) -> sp.csr_array:
-        """A `scipy.sparse.csr_array` with explicit values, as they are (float32 for 1), in its own arrays."""
+        """A `scipy.sparse.csr_array` with explicit values (float32 for ones) in memory of its own."""
         whole = self.load()
         values = np.ones(whole.nnz, np.float32) if whole.is_binary else whole.values
         return sp.csr_array((values, whole.indices, whole.indptr), self.shape, dtype, copy=True)

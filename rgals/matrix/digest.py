@@ -1,4 +1,4 @@
-"""Digests: of everything that an answer depends on, and of the data that figures belong to."""
+"""Digests of matrices, arrays and settings: whether a file belongs to these data."""
 
 import hashlib
 from dataclasses import fields, is_dataclass
@@ -9,15 +9,15 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import Column
 
-_AT_ONCE = 1 << 22  # numbers of a file, which is never held as a whole
+_AT_ONCE = 1 << 22  # numbers read from a file at a time, which may be larger than memory
 
 
 def update(digest: Any, value: Any) -> None:
-    """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
+    """Add a value to a digest: arrays by their bytes, dataclasses field by field, all else by its repr."""
     if isinstance(value, np.ndarray | Column) and value.dtype != object:
         digest.update(f"{value.dtype.str} {value.shape}".encode())
         _feed(digest, value if isinstance(value, Column) else value.reshape(-1))
-    elif is_dataclass(value) and not hasattr(value, "get_params"):  # a loss: its class counts too
+    elif is_dataclass(value) and not hasattr(value, "get_params"):  # not losses: their repr has the class
         for part in fields(value):
             if part.compare:
                 digest.update(part.name.encode())
@@ -32,7 +32,7 @@ def update(digest: Any, value: Any) -> None:
 
 
 def short_digest(*parts: CSR | np.ndarray) -> str:
-    """16 hexadecimal digits of matrices and arrays; journals hold them, so the bytes that count must stay."""
+    """16 hexadecimal digits of matrices and arrays; journals hold them, so what is hashed must not change."""
     digest = hashlib.sha256()
     for part in parts:
         arrays: list[Any] = [part]
@@ -45,7 +45,7 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
 
 
 def fingerprint(matrix: CSR) -> str:
-    """SHA-256 of a matrix without times: shape, structure and values; checkpoints hold it."""
+    """SHA-256 of the shape, structure and values of a matrix, not of its times; checkpoints hold it."""
     digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
     for array in (matrix.indptr, matrix.indices, matrix.values):
         _feed(digest, array)

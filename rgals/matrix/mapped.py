@@ -1,4 +1,4 @@
-"""A matrix that stays on its disk: a `CSR` whose entries are read in parts, block after block of rows."""
+"""A matrix that stays on disk: a `CSR` whose entries are read block by block of rows."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,44 +16,40 @@ from rgals.matrix.csr import CSR
 from rgals.runtime import memory as _memory
 from rgals.runtime.errors import FileFormatError
 
-#: Bytes of indices and values that are read at once. Two blocks are in memory: one is solved, one read ahead.
+#: Bytes of indices and values read at a time. Two blocks are in memory: one is solved while one is read.
 BLOCK = 1 << 26
-_GAP = 1 << 14  # entries between two rows up to which reading them, too, costs less than to read twice
-_PART = 1 << 22  # entries that rows are taken from at once: bounds temporary memory
-_mark = attrgetter("st_ino", "st_size", "st_mtime_ns")  # of a file, by which another one is told from it
+_GAP = 1 << 14  # unwanted entries between two rows up to which one long read is faster than two reads
+_PART = 1 << 22  # entries read at a time by `take_rows`: bounds temporary memory
+_mark = attrgetter("st_ino", "st_size", "st_mtime_ns")  # changes when a file is replaced or written to
 
 
 class Ids(np.ndarray):
-    """Ids in a file. Where ``ordered``, they are known to be sorted and distinct: nobody looks at all."""
+    """Ids in a file. If ``ordered``, they are known to be sorted and distinct, and need not all be read."""
 
     ordered = False
 
     def __array_finalize__(self, of: Any) -> None:
-        # A view of all of them is, what was taken from them may not be.
+        # Views of the whole stay ordered; a selection may not be.
         same = isinstance(of, Ids) and of.ordered and self.shape == of.shape and self.dtype == of.dtype
         self.ordered = same and self.ctypes.data == of.ctypes.data
 
 
 class Column:
-    """A one-dimensional array in a file; slices are read, the whole is never held.
+    """A one-dimensional array in a file; slices are read from it, the whole is never held.
 
-    What a slice gives has the type of `astype`, whatever the file holds. A file that was removed, replaced or
-    cut off since it was opened is a `FileFormatError`.
+    ``kind`` is the type in the file, ``dtype`` that of the numbers it gives. A file that was removed,
+    replaced or cut off since it was opened is a `FileFormatError`.
     """
 
     def __init__(self, path: Path, offset: int, kind: Any, size: int) -> None:
-        self.path, self.offset, self.kind = path, offset, np.dtype(kind)
-        self._is_like(size, self.kind)
+        self.path, self.offset, self.size, self.shape = path, offset, size, (size,)
+        self.kind = self.dtype = np.dtype(kind)
         self.mark = _mark(os.stat(path))
-
-    def _is_like(self, size: int, dtype: np.dtype) -> None:
-        # What an array of these numbers says of itself.
-        self.size, self.shape, self.dtype, self.itemsize = size, (size,), dtype, dtype.itemsize
 
     def astype(self, dtype: Any) -> "Column":
         """The same numbers in another type."""
-        found = self if self.dtype == dtype else copy(self)
-        found._is_like(self.size, np.dtype(dtype))
+        found = copy(self)
+        found.dtype = np.dtype(dtype)
         return found
 
     def __len__(self) -> int:
@@ -70,7 +66,7 @@ class Column:
         return self.mapped().astype(self.dtype if dtype is None else dtype, copy=bool(copy))
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The numbers from ``start`` on, before ``stop``, in an array of their own."""
+        """The numbers ``[start, stop)``."""
         with self._opened() as file:
             part = np.fromfile(file, self.kind, stop - start, offset=self.offset + start * self.kind.itemsize)
         if len(part) < stop - start:
@@ -78,7 +74,7 @@ class Column:
         return part.astype(self.dtype, copy=False)
 
     def mapped(self) -> np.ndarray:
-        """All numbers of the file, as memory that the system fills where it is looked at."""
+        """All numbers of the file, memory-mapped, in the type that the file has."""
         with self._opened() as file:
             if not self.size:
                 return np.empty(0, self.kind)
@@ -98,39 +94,38 @@ class Column:
 
 
 class Computed(Column):
-    """Numbers as long as a matrix has entries, made when they are asked for: ``make(start, stop)``."""
+    """A column whose numbers are computed when they are read, by ``make(start, stop)``."""
 
     def __init__(self, make: Callable[[int, int], np.ndarray], size: int, dtype: Any) -> None:
-        self.make = make
-        self._is_like(size, np.dtype(dtype))
+        self.make, self.size, self.dtype = make, size, np.dtype(dtype)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The numbers from ``start`` on, before ``stop``."""
+        """The numbers ``[start, stop)``."""
         return self.make(start, stop).astype(self.dtype, copy=False)
 
     def mapped(self) -> np.ndarray:
-        """All numbers."""
+        """All numbers, in memory."""
         return self.read(0, self.size)
 
 
 @dataclass(frozen=True)
 class StoredCSR(CSR):
-    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`.
+    """One orientation of a store: ``indptr`` is memory-mapped, ``indices`` and ``values`` are `Column`.
 
-    What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
-    side; `blocks` streams. What needs all entries at once calls `load`.
+    Code that works on rows, or on slices of the entries, takes it as a `CSR`; `blocks` streams it, and what
+    needs all entries at once calls `load`. `transpose` gives the other stored orientation.
     """
 
     indices: Any
-    values: Any  # an array of length 0 where all values are 1
+    values: Any  # an empty array if all values are 1
     turned: "StoredCSR | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Nothing to protect: columns have no items to set, and ``indptr`` is mapped for reading."""
+        """Nothing is writable: columns have no ``__setitem__``, and ``indptr`` is mapped read-only."""
 
     @property
     def has_dislikes(self) -> bool:
-        """Stores hold none."""
+        """False: stores hold no dislikes."""
         return False
 
     @property
@@ -141,16 +136,16 @@ class StoredCSR(CSR):
     @property
     def row_sums(self) -> np.ndarray:
         """Sum of the values of each row, float64."""
-        # Block after block, whose indices are looked at: a fit asks for this before it follows any of them.
+        # Reading the blocks validates their indices: every fit asks for this before kernels follow them.
         return np.concatenate([np.empty(0), *(block.row_sums for *_, block in self.blocks())])
 
     def transpose(self, *, give_back: bool = True) -> "StoredCSR":
-        """The other side of the store."""
+        """The other orientation, as it is stored."""
         assert self.turned is not None
         return replace(self.turned, turned=self)
 
     def as_dtype(self, dtype: Any) -> "StoredCSR":
-        """The same with values of another type; every matrix that is given passes here, so it is checked."""
+        """The same with values of this type; ``indptr`` is checked: `as_csr` calls this for every store."""
         indptr = self.indptr
         if indptr[0] != 0 or indptr[-1] != self.nnz or (indptr[1:] < indptr[:-1]).any():
             name = self.indices.path.name.replace("indices", "indptr")
@@ -159,24 +154,24 @@ class StoredCSR(CSR):
         return replace(self, values=self.values.astype(dtype), turned=turned)
 
     def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
-        """Numbers of the rows at which blocks begin, and that of all rows; only ``starts`` if given."""
-        entry = self.indices.itemsize + (len(self.values) and self.values.itemsize)
+        """First row of every block, one of ``starts`` if these are given, then the number of rows."""
+        entry = self.indices.dtype.itemsize + (len(self.values) and self.values.dtype.itemsize)
         starts = np.arange(self.n_rows) if starts is None else starts
         size = max(BLOCK // entry, 1)
-        # A block ends with the row in which it gets as long as that.
+        # A block ends with the row in which it reaches this size.
         found = np.searchsorted(self.indptr[starts], np.arange(size, self.nnz, size))
         return np.unique([0, *starts[found[found < len(starts)]], self.n_rows])
 
     def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, CSR]]:
-        """First row, row behind the last, and matrix of every block; the next is read meanwhile."""
+        """``(start, stop, matrix of these rows)`` of every block; the next one is read meanwhile."""
         spans = pairwise((self.cuts() if cuts is None else cuts).tolist())
         yield from read_ahead((*span, self.slice_rows(*span)) for span in spans)
 
     def slice_rows(self, start: int, stop: int) -> CSR:
-        """The matrix of the rows from ``start`` on, before ``stop``, in memory."""
+        """The matrix of the rows ``[start, stop)``, in memory."""
         a, b = int(self.indptr[start]), int(self.indptr[stop])
         indptr, indices = self.indptr[start : stop + 1] - a, self.indices[a:b]
-        # Kernels follow these numbers wherever they lead.
+        # Kernels do not check bounds.
         if len(indices) and not 0 <= indices.min() <= indices.max() < self.n_cols:
             raise FileFormatError(f"{self.indices.path} is damaged: an index is outside 0..{self.n_cols - 1}")
         return CSR(indptr, indices, self.values[a:b], self.n_cols)
@@ -194,19 +189,20 @@ class StoredCSR(CSR):
         return taken if np.array_equal(places, np.arange(len(found))) else taken.take_rows(places)
 
     def load(self) -> CSR:
-        """The whole matrix in memory; what does not fit is refused before it is read."""
-        size = self.nnz * (4 + (len(self.values) and self.values.itemsize)) + 8 * (self.n_rows + 1)
+        """The whole matrix in memory; memory is checked before it is read."""
+        size = self.nnz * (4 + (len(self.values) and self.values.dtype.itemsize)) + 8 * (self.n_rows + 1)
         what = f"loading a store with {self.nnz:,} interactions"
         _memory.require(size, what, "give a sample of its users: store.sample(100_000)")
         return self.slice_rows(0, self.n_rows)
 
 
 def read_ahead(found: Iterator[Any]) -> Iterator[Any]:
-    """What an iterator finds, none of it None, each made while the one before is in use: by one thread."""
+    """The items of an iterator, none of them None; a thread makes the next while the caller uses one."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
         ahead = [pool.submit(next, found, None)]
-        while (done := [ahead.pop().result()])[0] is not None:  # in a list, so that nothing keeps it here
+        # In a list that is emptied, so that no reference keeps an item in memory here.
+        while (done := [ahead.pop().result()])[0] is not None:
             ahead.append(pool.submit(next, found, None))
             yield done.pop()

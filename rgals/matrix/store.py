@@ -1,19 +1,19 @@
-"""A store: a folder that holds an interaction matrix in both orientations, and the ids of its sides.
+"""A store: a folder with an interaction matrix in both orientations, and the ids of users and items.
 
 =========================== =======================================================================
 file                        content
 =========================== =======================================================================
 ``store.json``              version, shape, number of interactions, size and SHA-256 of every file
-``rows_indptr.npy``         where every user's interactions begin, int64, and where the last ends
-``rows_indices.npy``        their items, int32, ascending within a user
-``rows_values.npy``         their values, float32; there is no such file where all are 1
-``columns_*.npy``           the same of the items: their users
-``user_ids.npy``            sorted distinct ids, int64, uint64 or text of one width; likewise ``item_ids.npy``
-``user_text.npy``           in place of these where one width would waste space: the texts in UTF-8,
-                            and in ``user_offsets.npy`` where each begins
+``rows_indptr.npy``         CSR indptr of users x items, int64, shape (n_users + 1,)
+``rows_indices.npy``        items, int32, shape (nnz,), ascending within a user
+``rows_values.npy``         values, float32, shape (nnz,); no such file if all are 1
+``columns_*.npy``           the same of the transposed matrix, items x users
+``user_ids.npy``            sorted distinct ids, int64, uint64 or fixed-width text; likewise ``item_ids.npy``
+``user_text.npy``           instead, if a fixed width would waste space: the ids one after the other in
+                            UTF-8, with ``user_offsets.npy``: where each begins, and where the last ends
 =========================== =======================================================================
 
-Nothing but ``store.json`` and the heads of the files is read when a store is opened.
+Opening a store reads only ``store.json`` and the headers of the files.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +32,12 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import FileFormatError
 
 DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
-_AT_ONCE = 1 << 24  # bytes that a digest takes
-HEAD = 128  # bytes before the numbers of an npy file of one dimension
+_AT_ONCE = 1 << 24  # bytes read at a time for a digest
+HEAD = 128  # bytes of the header of a one-dimensional npy file
 
 
 class Sample(NamedTuple):
-    """Some users of a store in memory, with all of its items."""
+    """Some users of a store in memory, and all of its items."""
 
     matrix: Any
     user_ids: np.ndarray
@@ -127,7 +128,7 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
     ...     print(open_matrix(path).shape, RGALS(K=2, random_state=0).fit(store).user_ids_)
     (2, 2) ['ann' 'bob']
     """
-    folder = Path(path).absolute()  # whatever the working directory will be
+    folder = Path(path).absolute()  # so that the working directory may change
     about = _description(folder)
     n_users, n_items = shape = tuple(about["shape"])
     known = about["files"]
@@ -150,9 +151,8 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
         if f"{side}_values.npy" in known:
             values = _column(folder / f"{side}_values.npy", about["nnz"], "<f4")
         sides.append(StoredCSR(indptr, indices, values, n_cols))
-    users = StoredCSR(sides[0].indptr, sides[0].indices, sides[0].values, n_items, turned=sides[1])
     ids = (_ids(folder, side, n, known) for side, n in zip(("user", "item"), shape, strict=True))
-    return Store(folder, users, *ids)
+    return Store(folder, replace(sides[0], turned=sides[1]), *ids)
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _digest(about: dict[str, Any]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file: of its numbers, then of its head."""
+    """SHA-256 of a file: its numbers, then its header, in the order in which `ArrayFile` writes them."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         head = file.read(HEAD)
@@ -190,10 +190,10 @@ def file_digest(path: Path) -> str:
 
 
 def _column(path: Path, size: int | None, kind: str = "") -> Column:
-    """A file of one dimension with so many numbers; `FileFormatError` where its head says otherwise."""
+    """A one-dimensional npy file; a `FileFormatError` if it has not this ``size`` and dtype ``kind``."""
     try:
         found = np.lib.format.open_memmap(path, mode="r")
-    except SystemError:  # of Python 3.11, whose parser loses count where another thread parses in its midst
+    except SystemError:  # a race in the parser of Python 3.11, where numpy parses headers in two threads
         return _column(path, size, kind)
     except (ValueError, OSError) as error:
         raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
@@ -209,9 +209,9 @@ def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:
         column = _column(folder / f"{side}_ids.npy", n)
         if column.dtype.kind not in "iuU":
             raise FileFormatError(f"{column.path} is damaged: it holds {column.dtype}")
-        numbers = column.mapped().view(Ids)
-        numbers.ordered = True  # as the writer left them
-        return numbers
+        ids = column.mapped().view(Ids)
+        ids.ordered = True  # the writer sorts them
+        return ids
     text = _column(folder / f"{side}_text.npy", None, "u1").mapped().tobytes()
     ends = _column(folder / f"{side}_offsets.npy", n + 1, "<i8").mapped().tolist()
     try:
@@ -221,20 +221,20 @@ def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:
 
 
 class Writer:
-    """Writes the files of a store into a folder of its own: each in parts, the description at the end."""
+    """Writes the files of a store into an empty folder, and ``store.json`` at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.files = folder, dict[str, dict[str, Any]]()
 
     def save(self, name: str, dtype: Any, parts: Iterable[np.ndarray]) -> None:
-        """A file of numbers, whole."""
+        """Write a whole file from its consecutive parts."""
         file = ArrayFile(self, name, dtype)
         for part in parts:
             file.add(part)
         file.close()
 
     def describe(self, shape: tuple[int, int], nnz: int) -> None:
-        """The description, by which the folder becomes a store."""
+        """Write ``store.json``, which makes the folder a store."""
         about: dict[str, Any] = {"format": FORMAT, "version": VERSION, "shape": list(shape), "nnz": nnz}
         about["files"] = self.files
         about["digest"] = _digest(about)
@@ -245,9 +245,9 @@ class Writer:
 
 
 class ArrayFile:
-    """An npy file of one dimension that is written in parts, and the digest of all of its bytes.
+    """A one-dimensional npy file that is written in parts, with its SHA-256.
 
-    The head, which has the length, is written last; the digest takes it last, too.
+    The header holds the length, so it is written and hashed last.
     """
 
     def __init__(self, writer: Writer, name: str, dtype: Any) -> None:
@@ -257,18 +257,18 @@ class ArrayFile:
         self.digest = hashlib.sha256()
 
     def add(self, part: np.ndarray) -> None:
-        """The next numbers."""
+        """Append numbers."""
         data = np.ascontiguousarray(part, self.dtype).view(np.uint8).data
         self.file.write(data)
         self.digest.update(data)
         self.size += len(part)
 
     def close(self) -> None:
-        """Bring the file to the disk, and note its size and digest."""
+        """Write the header, flush the file to disk and tell the writer its size and digest."""
         head = io.BytesIO()
         descr = np.lib.format.dtype_to_descr(self.dtype)
-        of = {"descr": descr, "fortran_order": False, "shape": (self.size,)}
-        np.lib.format.write_array_header_1_0(head, of)
+        header = {"descr": descr, "fortran_order": False, "shape": (self.size,)}
+        np.lib.format.write_array_header_1_0(head, header)
         assert head.tell() == HEAD
         n_bytes = self.file.tell()
         self.file.seek(0)

@@ -1,4 +1,4 @@
-"""The boundary: every matrix from outside passes here before anything else sees it."""
+"""The boundary: every matrix from outside is checked and made canonical here before anything uses it."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from rgals.runtime import memory as _memory
 from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError, UnknownIdError
 
-_LARGE = 1 << 26  # interactions from which the memory for their conversion is looked at first
+_LARGE = 1 << 26  # interactions above which memory is checked before they are converted
 MAX_INDEX = np.iinfo(np.int32).max
 
 
@@ -47,7 +47,7 @@ def _check_kind(dtype: np.dtype, name: str) -> None:
 
 
 def _compressed(X: Any, name: str) -> Any:
-    """Any scipy matrix as CSR, or CSC, not yet checked."""
+    """Any scipy matrix as CSR or CSC, with only its dtype and the indices of COO checked."""
     if X.ndim != 2:
         raise ShapeError(f"{name} must have two dimensions, users x items, not {X.ndim}")
     _check_kind(X.dtype, name)
@@ -57,7 +57,7 @@ def _compressed(X: Any, name: str) -> Any:
             if len(bad):
                 at = f"{axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 raise InputError(f"{name}: entry {bad[0]} has {at}")
-        if X.dtype.kind in "biu" and X.dtype.itemsize < 8:  # scipy adds duplicates in their own type
+        if X.dtype.kind in "biu" and X.dtype.itemsize < 8:  # `tocsr` adds duplicates in this type
             X = X.astype(np.float64)
     return X if X.format == "csc" else X.tocsr()
 
@@ -85,9 +85,9 @@ def fault(
 
 
 def on_host(X: Any, name: str = "X") -> Any:
-    """Arrays of other packages in the memory of numpy, sparse ones as scipy's; all else as it is.
+    """Arrays of torch, cupy and sparse as arrays of numpy or matrices of scipy; all else as it is.
 
-    None of these packages is imported: their objects say how.
+    None of these packages is imported: their objects are told by their attributes.
     """
     if np.ma.is_masked(X):
         raise InputError(f"{name} has masked entries; give {name}.filled(0) if these are no interactions")
@@ -95,7 +95,7 @@ def on_host(X: Any, name: str = "X") -> Any:
         return X
     if hasattr(X, "detach") and hasattr(X, "layout"):  # torch
         X = X.detach().cpu()
-        X = X.float() if "bfloat16" in str(X.dtype) else X  # numpy has no such numbers
+        X = X.float() if "bfloat16" in str(X.dtype) else X  # a type that numpy lacks
         if "sparse" not in str(X.layout):
             return np.asarray(X)
         X = X.to_sparse_coo().coalesce()
@@ -128,7 +128,7 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
         advice = "for one user's row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
         found = f"Expected 2D array, users x items, got {array.ndim}D"
         raise ShapeError(f"{name}: {found}. Reshape your data: {advice}")
-    # Of half floats, and of bytes in another order, scipy has no sparse matrices.
+    # scipy has no sparse matrices of half floats, nor of another byte order.
     dtype = np.float32 if array.dtype == np.float16 else array.dtype.newbyteorder("=")
     return sp.csr_array(array.astype(dtype, copy=False))
 
@@ -142,11 +142,11 @@ def as_csr(
     n_cols: int | None = None,
     dislikes: bool = False,
 ) -> CSR:
-    """Check a matrix (scipy, ndarray, `CSR`) and bring it into the form that rgals computes with.
+    """Check a matrix (scipy, array, `CSR`) and make it canonical, with values of ``dtype``.
 
     Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
-    are shared where nothing had to change. Errors call it ``name`` and say which row and column is at fault.
-    ``n_rows`` and ``n_cols`` are the shape it must have; a transposed matrix is recognised in the message.
+    are shared if nothing had to change. Errors call it ``name`` and name the row and column at fault.
+    ``n_rows`` and ``n_cols`` are the shape it must have; for a transposed matrix the error says so.
     ``dislikes`` permits negative values.
     """
     if isinstance(X, CSR):
@@ -154,7 +154,7 @@ def as_csr(
         _check_shape(out.shape, n_rows, n_cols, name)
         if dislikes or not out.has_dislikes:
             return out
-        X = X.to_scipy()  # is refused below
+        X = X.to_scipy()  # the check of values below names the first negative one
     X = on_host(X, name)
     dense = not sp.issparse(X)
     X = _compressed(_dense_to_sparse(X, name) if dense else X, name)
@@ -169,7 +169,7 @@ def as_csr(
     if raw_indptr.dtype.kind not in "iu" or raw_indices.dtype.kind not in "iu":
         raise InputTypeError(f"{name}: indptr and indices must be integers")
     if len(raw_indices) > _LARGE:
-        # At worst: narrower indices, values in another type, masks, and twice the matrix while it is sorted.
+        # The worst case: converted indices and values, masks, and two transposed copies for sorting.
         needed = len(raw_indices) * (3 * (4 + np.dtype(dtype).itemsize) + 4)
         work = f"checking {name} with {len(raw_indices):,} interactions"
         _memory.require(needed, work, "give fewer of them at once")
@@ -208,7 +208,7 @@ def as_csr(
         made = made.transpose().transpose()  # sorts every row in linear time
         first = made.rises
         if not first.all():
-            # Equal neighbours are added, in float64.
+            # Duplicates are neighbours now: each run is added in float64 into its first entry.
             total = np.add.reduceat(made.values, np.flatnonzero(first), dtype=np.float64).astype(dtype)
             if not np.isfinite(total).all():
                 raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
