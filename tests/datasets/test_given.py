@@ -362,13 +362,17 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    return model().fit(sp.csr_array(DENSE))
+
+
 @pytest.mark.parametrize("number", range(len(WRONG)))
 @pytest.mark.parametrize("call", ["fit", "evaluate", "split_interactions", "k_core", "transform"])
-def test_no_wrong_input_is_trained_in_silence(number, call):
+def test_no_wrong_input_is_trained_in_silence(number, call, fitted):
     X, words = WRONG[number]
     X = pd.DataFrame(TABLE).groupby("user") if "groupby" in type(X).__name__.lower() else X
     assert len(WRONG) >= 30
-    fitted = model().fit(sp.csr_array(DENSE))
     calls = {
         "fit": lambda: model().fit(X),
         "evaluate": lambda: evaluate(fitted, None, X),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import warnings
 
@@ -185,25 +186,25 @@ def test_shapes(tally, amount):
         with count.case(name), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             X = shaped(shape, kind)
-            for loss in amount(("rgx", "wrmf"), ("rg2", "rgx", "ials", "wrmf")):
-                for form in (X, sp.csr_array(X)):
-                    model = RGALS(K=8, loss=LOSSES[loss], n_iter=3, random_state=0)
-                    if not X.any():
-                        with pytest.raises(RgalsError, match="no interactions|sample|feature"):
-                            model.fit(form)
-                        continue
-                    model.fit(form)
-                    assert np.isfinite(model.user_factors_).all()
-                    assert np.isfinite(model.item_factors_).all()
-                    empty = ~X.any(axis=1)
-                    assert not model.user_factors_[empty].any()
-                    ids, scores = model.recommend(np.arange(len(X)), n=3)
-                    assert (ids[empty] == -1).all()
-                    assert (scores[empty] == -np.inf).all()
-                    for row in np.flatnonzero(~empty):
-                        given = ids[row][ids[row] >= 0]
-                        assert not X[row, given].any(), "what a user has is not recommended"
-                        assert len(given) == min(3, int((X[row] == 0).sum()))
+            losses = amount(("rgx", "wrmf"), ("rg2", "rgx", "ials", "wrmf"))
+            for loss, form in zip(losses, itertools.cycle((X, sp.csr_array(X))), strict=False):
+                model = RGALS(K=8, loss=LOSSES[loss], n_iter=3, random_state=0)
+                if not X.any():
+                    with pytest.raises(RgalsError, match="no interactions|sample|feature"):
+                        model.fit(form)
+                    continue
+                model.fit(form)
+                assert np.isfinite(model.user_factors_).all()
+                assert np.isfinite(model.item_factors_).all()
+                empty = ~X.any(axis=1)
+                assert not model.user_factors_[empty].any()
+                ids, scores = model.recommend(np.arange(len(X)), n=3)
+                assert (ids[empty] == -1).all()
+                assert (scores[empty] == -np.inf).all()
+                for row in np.flatnonzero(~empty):
+                    given = ids[row][ids[row] >= 0]
+                    assert not X[row, given].any(), "what a user has is not recommended"
+                    assert len(given) == min(3, int((X[row] == 0).sum()))
     count.check()
 
 
