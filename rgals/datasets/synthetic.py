@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from rgals.datasets.interactions import Interactions
 from rgals.matrix.entries import at_positions, shuffled_within_rows
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
+from rgals.runtime.errors import ParameterError
 
 _GENRES = (
     "drama", "jazz", "comedy", "western", "opera", "thriller", "folk", "noir", "sci-fi", "ballet", "mystery",
@@ -115,6 +116,9 @@ def make_implicit(
     rng = check_random_state(random_state)
 
     popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent
+    if popularity.sum() < np.finfo(float).tiny:
+        problem = f"give less: of {n_items} items none has a probability above 0"
+        raise ParameterError("popularity_exponent", popularity_exponent, problem)
     popularity /= popularity.sum()
     item_clusters = rng.permutation(np.arange(n_items) % n_clusters)
     user_clusters = rng.choice(n_clusters, n_users, p=rng.dirichlet(np.full(n_clusters, 3.0)))

@@ -112,6 +112,14 @@ def test_parameters_are_checked(bad):
         make_implicit(**bad)
 
 
+def test_an_exponent_that_leaves_nothing_of_any_popularity_is_refused():
+    """Popularities were NaN, and interactions those of NaN."""
+    with pytest.raises(ParameterError, match="popularity_exponent=400.* of 20 items none has a probability"):
+        make_implicit(10, 20, popularity_exponent=400)
+    made = make_implicit(10, 20, popularity_exponent=300, random_state=0)
+    assert made.item_popularity.sum() == pytest.approx(1) and made.matrix.nnz >= 50
+
+
 @pytest.mark.parametrize(("n_items", "mean"), [(10, 5), (60, 30), (80, 40), (300, 40)])
 def test_the_defaults_fit_small_catalogues(n_items, mean):
     """60 items were refused for a mean of 40, which nobody had given."""
