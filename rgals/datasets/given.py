@@ -267,7 +267,11 @@ def _matrix(frame: Any) -> Any:
     if not hasattr(frame, "iloc"):
         columns = [np.asarray(column_at(frame, k)) for k in range(frame.shape[1])]
         return np.reshape(columns, frame.shape[::-1]).T
-    return frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
+    if _is_sparse(frame) and frame.shape[1]:
+        return frame.sparse.to_coo()
+    array = frame.to_numpy()
+    # pandas.NA as NaN, which `as_csr` refuses with its row and column.
+    return np.where(frame.isna(), np.nan, array) if array.dtype == object else array
 
 
 def _axes(frame: Any, name: str) -> tuple[Any, Any]:

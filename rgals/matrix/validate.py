@@ -122,7 +122,8 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
             must = f"{name} must be a sparse matrix or a numeric array"
-            raise InputTypeError(f"{must}, not {type(X).__name__}") from error
+            found = f"of objects: {error}" if array.ndim else type(X).__name__
+            raise InputTypeError(f"{must}, not {found}") from error
     _check_kind(array.dtype, name)
     if array.ndim != 2:
         advice = "for one user's row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"

@@ -116,6 +116,10 @@ def test_what_is_hidden_or_not_there_is_no_number():
     with pytest.raises(InputError, match=r"X: NaN at row .*; give X\.fillna\(0\) of a frame"):
         model().fit(frame)
     np.testing.assert_array_equal(model().fit(frame.fillna(0)).seen_.toarray(), X)
+    frame = pd.DataFrame(np.where(X, X, np.nan)).astype("Int64")  # whose NA no float is
+    with pytest.raises(InputError, match=r"X: NaN at row 0, column 2; .*give X\.fillna\(0\) of a frame"):
+        model().fit(frame)
+    np.testing.assert_array_equal(model().fit(frame.fillna(0)).seen_.toarray(), X)
     with pytest.raises(InputTypeError, match="row 1 holds masked"):
         model().fit(X, item_ids=np.ma.array(np.arange(X.shape[1]), mask=np.arange(X.shape[1]) == 1))
 

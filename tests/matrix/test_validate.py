@@ -90,7 +90,7 @@ WEIGHTS = [
     (1.7e308, "f8", "f8", 1.7e308),
     (1j, "c8", "f4", "Complex"),
     (1j, "c16", "f8", "Complex"),
-    ("x", "O", "f4", "numeric"),
+    ("x", "O", "f4", "numeric array, not of objects: could not convert string to float: 'x'"),
     (3, "O", "f4", 3.0),
 ]
 
