@@ -15,6 +15,7 @@ from rgals.datasets.columns import is_number
 from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
+from rgals.matrix.csr import CSR
 from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.matrix.weighting import unit_of
@@ -71,7 +72,12 @@ class Interactions:
         aligned = self.timestamp is not None or self.split is not None
         csr = getattr(self.matrix, "format", None) == "csr"
         if not csr and not aligned:  # converting reorders entries
-            object.__setattr__(self, "matrix", sp.csr_array(self.matrix))
+            matrix = self.matrix.to_scipy() if isinstance(self.matrix, CSR) else self.matrix
+            try:
+                object.__setattr__(self, "matrix", sp.csr_array(matrix))
+            except (TypeError, ValueError) as error:
+                found = type(matrix).__name__
+                raise InputTypeError(f"matrix must be a matrix of numbers, not {found}: {error}") from error
         if aligned and not (csr and self.matrix.has_canonical_format and self.matrix.data.all()):
             reason = "the matrix must be CSR with sorted rows, no duplicates and no stored zeros"
             raise InputError(f"timestamps and splits belong to stored entries, so {reason}")

@@ -19,6 +19,7 @@ from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.given import given
 from rgals.matrix.digest import short_digest
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import (
     InteractionSplit,
@@ -267,6 +268,15 @@ def test_ids_of_every_type(column, labels):
     ids = column.to_list() if hasattr(column, "to_list") else column.to_pylist()
     data = Interactions(found.matrix, found.user_ids, found.item_ids)
     np.testing.assert_array_equal(data.users.index(list(dict.fromkeys(ids)))[:1], [len(labels) - 1])
+
+
+def test_interactions_are_made_of_any_matrix_and_name_what_is_none():
+    """The matrix of a store, and None, were a TypeError about a missing `shape`."""
+    for X in (as_csr(DENSE), sp.coo_array(DENSE), DENSE, DENSE.tolist(), pd.DataFrame(DENSE)):
+        np.testing.assert_array_equal(Interactions(X, [7, 55, 901], [10, 20, 30]).matrix.toarray(), DENSE)
+    for wrong, kind in ((None, "NoneType"), ("ratings.csv", "str"), (np.array([["a", "b"]]), "ndarray")):
+        with pytest.raises(InputTypeError, match=f"matrix must be a matrix of numbers, not {kind}"):
+            Interactions(wrong, [1], [1, 2])
 
 
 def test_duplicates_are_added_as_read_interactions_does():
