@@ -117,17 +117,12 @@ class Numbering:
     def sort(self) -> None:
         """Sort the labels, and free what numbering needs, including the counts."""
         self._names = self._names._replace(table=np.zeros(1, np.uint64), counts=np.zeros(0, np.int64))
-        self._are_integers()
-        labels = self._labels()
-        if isinstance(labels, np.ndarray):
-            if self.kind == "u" and self.negative:
-                raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
-            order = np.argsort(labels, kind="stable")
-        else:
-            import pyarrow.compute as pc
+        import pyarrow.compute as pc
 
-            order = np.asarray(pc.sort_indices(labels))
-        self.order = order.astype(np.int32)
+        self._are_integers()
+        if self.kind == "u" and self.negative:
+            raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
+        self.order = np.asarray(pc.sort_indices(self._labels())).astype(np.int32)
 
     def _are_integers(self) -> bool:
         """Convert labels to integers if all are plain integers of text files; return whether they were."""
@@ -139,12 +134,12 @@ class Numbering:
         return found is not None
 
     def _labels(self) -> Any:
-        """All labels by code: integers as an array of numpy, texts as one of arrow."""
+        """All labels by code, an arrow array that shares their memory."""
         import pyarrow as pa
 
         _, ends, text, _ = self._names
         if self.kind != "U":
-            return text[: 8 * self.known].view(np.uint64 if self.kind == "u" else np.int64)
+            return pa.array(text[: 8 * self.known].view(np.uint64 if self.kind == "u" else np.int64))
         return pa.LargeStringArray.from_buffers(self.known, pa.py_buffer(ends), pa.py_buffer(text))
 
     @property
@@ -154,20 +149,17 @@ class Numbering:
 
     def label(self, k: int) -> Any:
         """The k-th label in sorted order."""
-        label = self._labels()[int(self.order[k])]
-        return label.item() if self.kind != "U" else label.as_py()
+        return self._labels()[int(self.order[k])].as_py()
 
     def write(self, writer: Writer, kept: np.ndarray) -> None:
         """Write the sorted labels of the numbers ``kept`` into the files of a store."""
         labels, prefix, order = self._labels(), f"{self.what}_", self.order[kept]
 
         def names(start: int, stop: int) -> np.ndarray:
-            part = labels.take(order[start:stop])
-            return part if isinstance(part, np.ndarray) else np.array(part.to_pylist(), object)
+            return np.asarray(labels.take(order[start:stop]))
 
-        if isinstance(labels, np.ndarray):
-            kind = labels.dtype
-        else:
+        kind = names(0, 0).dtype
+        if self.kind == "U":
             import pyarrow.compute as pc
 
             found = pc.utf8_length(labels), pc.ends_with(labels, "\0")
