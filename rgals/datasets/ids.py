@@ -409,12 +409,9 @@ class IdMap:
         >>> IdMap.from_arrays(IdMap(["tea", "milk"]).to_arrays("item_"), "item_", "item")
         IdMap(2 items: 'tea', 'milk')
         """
-        if f"{prefix}labels" in arrays:
-            labels = np.asarray(arrays[f"{prefix}labels"])
-            if labels.ndim != 1 or labels.dtype.kind not in "iu":
-                raise InputError(f"{prefix}labels must be integers in one dimension, not {labels.dtype}")
-            return cls(labels, what)
         try:
+            if f"{prefix}labels" in arrays:
+                return cls(integers(f"{prefix}labels", arrays[f"{prefix}labels"]), what)
             for key in (f"{prefix}text", f"{prefix}offsets"):
                 if key not in arrays:
                     raise ValueError(f"{key} is missing")
@@ -430,9 +427,9 @@ class IdMap:
             raw = text.tobytes()
             items: list[Any] = [raw[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
             items = [int(x) if is_integer else x for x, is_integer in zip(items, integer, strict=True)]
-        except ValueError as error:
+            return cls(items, what)
+        except (ValueError, InputTypeError) as error:
             raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
-        return cls(items, what)
 
 
 def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
