@@ -104,7 +104,7 @@ _ALL = (
     _lightgcn("yelp2018", "Yelp Open Dataset", (31_668, 38_048, 1_561_406)),
     _lightgcn("amazon-book", "Amazon product data, UCSD", (52_643, 91_599, 2_984_108)),
 )
-SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
+SOURCES = {source.name: source for source in _ALL}
 
 
 # ------------------------------------------------------------------------ parsers

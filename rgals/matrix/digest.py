@@ -35,23 +35,22 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
     """16 hexadecimal digits of matrices and arrays; journals hold them, so what is hashed must not change."""
     digest = hashlib.sha256()
     for part in parts:
-        arrays: list[Any] = [part]
         if isinstance(part, CSR):
-            arrays = [np.array(part.shape), part.indptr, part.indices, part.values]
-            arrays += [] if part.times is None else [part.times]
-        for array in arrays:
-            _feed(digest, array)
+            times = () if part.times is None else (part.times,)
+            _feed(digest, np.array(part.shape), part.indptr, part.indices, part.values, *times)
+        else:
+            _feed(digest, part)
     return digest.hexdigest()[:16]
 
 
 def fingerprint(matrix: CSR) -> str:
     """SHA-256 of the shape, structure and values of a matrix, not of its times; checkpoints hold it."""
     digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
-    for array in (matrix.indptr, matrix.indices, matrix.values):
-        _feed(digest, array)
+    _feed(digest, matrix.indptr, matrix.indices, matrix.values)
     return digest.hexdigest()
 
 
-def _feed(digest: Any, array: Any) -> None:
-    for start in range(0, len(array), _AT_ONCE):
-        digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).view(np.uint8).data)
+def _feed(digest: Any, *arrays: Any) -> None:
+    for array in arrays:
+        for start in range(0, len(array), _AT_ONCE):
+            digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).view(np.uint8).data)

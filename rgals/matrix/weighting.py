@@ -138,10 +138,8 @@ class Weighting:
             return matrix.nnz * (2 * matrix.values.dtype.itemsize + 24)
         if self._keeps(matrix) or self.kind == "binary":
             return 0
-        chunk = 56 * min(matrix.nnz, _CHUNK)
-        if isinstance(matrix, StoredCSR):
-            return chunk
-        return matrix.nnz * matrix.values.dtype.itemsize + chunk
+        held = 0 if isinstance(matrix, StoredCSR) else matrix.nnz * matrix.values.dtype.itemsize
+        return held + 56 * min(matrix.nnz, _CHUNK)
 
     def _keeps(self, matrix: CSR) -> bool:
         """Whether the weights, ages aside, are the values."""
