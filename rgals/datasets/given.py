@@ -307,7 +307,7 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
         role, (column, *_) = next(iter(roles.items()))
-        why = f"the column {column!r} of {name} is called like one of {role}s, and no two are user and item"
+        why = f"the column {column!r} of {name} is called like one of {role}s, but users and items need two"
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
     user, item = map(_quoted, _pair(names, roles, "..."))
@@ -348,9 +348,10 @@ def _read(frame: Any, wanted: dict[str, Any], name: str, advised: bool) -> Any:
         why = str(error).partition("; timestamp=None")[0]
         raise type(error)(f"{why}; {_READ}({name}, timestamp=None) leaves the column out") from error
     if columns.value is None and wanted["value"] is not None and unused:
+        column = _quoted(unused[0])
+        named = f'columns={{"value": {column}}} or ' if advised else ""
         why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
-        named = f'columns={{"value": {_quoted(unused[0])}}} or ' if advised else ""
-        warn(f"{why}; {named}{_READ}({name}, value={_quoted(unused[0])}) takes that column, value=None none")
+        warn(f"{why}; {named}{_READ}({name}, value={column}) takes that column, value=None takes none")
     return data
 
 

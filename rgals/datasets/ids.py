@@ -161,7 +161,7 @@ def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:
 
 
 class Positions:
-    """Rows or columns of a model by their numbers, wherever ids are taken.
+    """Row or column numbers of a model, accepted wherever ids are.
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ class IdMap:
         ----------
         ids : label, sequence of labels, or Positions, shape (m,)
         missing : {"error", "mark"}, default "error"
-            What an unknown label does: raise, or give -1.
+            Whether an unknown label raises, or gives -1.
 
         Returns
         -------

@@ -29,7 +29,7 @@ TRAIN, TEST, VALIDATION = 0, 1, 2
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
-    """Who did what: a matrix users x items and what its rows and columns are called.
+    """A matrix of interactions, users x items, with the ids of its rows and columns.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Interactions:
     item_ids : ndarray, shape (n_items,)
         External label of every column.
     timestamp : ndarray of int64 or float64, shape (nnz,), or None
-        When, aligned with ``matrix.data``. Dates become nanoseconds since 1970 (UTC).
+        Time of every entry, aligned with ``matrix.data``. Dates become nanoseconds since 1970 (UTC).
     split : ndarray of int8, shape (nnz,), or None
         0 training, 1 test, 2 validation, aligned with ``matrix.data``.
 
@@ -190,7 +190,7 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to a file that `read_interactions` reads; an old one is replaced at the end.
+        """Write everything to a file for `read_interactions`; an old one is replaced by the complete new one.
 
         Parameters
         ----------

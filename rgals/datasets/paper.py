@@ -48,7 +48,7 @@ def prepare_paper(
     data : Interactions, or another source of `read_interactions`, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
     random_state : int, RandomState, Generator or None, default 0
-        Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
+        Of the split, rounded as by `rgals.model_selection.split_interactions`; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.
     folder, **fetch_options

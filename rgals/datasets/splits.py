@@ -132,7 +132,7 @@ def leave_last_out(
     Returns
     -------
     (train, test) or (train, validation, test) of csr_array, shape (n_users, n_items)
-        Interactions where `split_interactions` gives them. A user with no more than n interactions (the sum
+        Interactions if `split_interactions` returns them. A user with no more than n interactions (the sum
         of the two) keeps all of them in training. Of equal times the higher column counts as the later one.
 
     Raises
@@ -183,7 +183,7 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     Returns
     -------
     tuple of csr_array, one more than cuts, each of shape (n_users, n_items)
-        Interactions where `split_interactions` gives them. What is new after the cut has no training.
+        Interactions if `split_interactions` returns them. What first occurs after the cut has no training.
 
     Raises
     ------

@@ -34,10 +34,8 @@ class TimedMatrix(sp.csr_array):
 class CSR:
     """A sparse matrix in canonical form: columns ascend within a row, no duplicates, no stored zeros.
 
-    Values are positive weights, and negative ones for dislikes where a loss takes these.
-
-    `rgals.matrix.validate.as_csr` makes one of checked input; this class checks nothing. Its arrays are
-    read-only.
+    Values are positive weights, or negative for dislikes where a loss takes these. Arrays are read-only.
+    `rgals.matrix.validate.as_csr` makes one of checked input; this class checks nothing.
     """
 
     indptr: np.ndarray  # int64, shape (n_rows + 1,)

@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Store:
-    """Interactions in a folder, taken wherever a matrix is: see `open_matrix`.
+    """Interactions in a folder, accepted wherever a matrix is: see `open_matrix`.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Store:
     matrix : CSR
         Users x items; entries stay on the disk.
     user_ids, item_ids : ndarray
-        Sorted labels, which stay on the disk too, but for texts of very different lengths.
+        Sorted labels, which stay on the disk too, unless they are texts of very different lengths.
     shape : (int, int)
         ``(n_users, n_items)``.
     nnz : int
@@ -69,12 +69,12 @@ class Store:
         return f"Store({str(self.path)!r}: {users:,} users x {items:,} items, {self.nnz:,} interactions)"
 
     def sample(self, n_users: int, random_state: int = 0) -> Sample:
-        """Random users with all their interactions, in memory: what to tune on, where all do not fit.
+        """Random users with all their interactions, in memory: to tune on if all do not fit.
 
         Parameters
         ----------
         n_users : int
-            0 or more; all, where there are fewer.
+            0 or more; all users if there are fewer.
         random_state : int, default 0
 
         Returns
@@ -101,14 +101,14 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
     path : str or path
         The folder.
     verify : bool, default False
-        Read all files, and compare them with the SHA-256 that was stored of each. Without this, files that
-        are missing, cut off or of another kind are noticed here, indices that lead nowhere when they are
-        read, and a changed value is not.
+        Read all files, and compare each with its stored SHA-256. Without this, files that are missing,
+        truncated or of another type are noticed here, and indices out of range when they are read, but
+        changed values are not.
 
     Returns
     -------
     Store
-        What `fit`, `evaluate`, ``exclude`` and others take in place of a matrix. It has ids.
+        Accepted by `fit`, `evaluate`, ``exclude`` and others in place of a matrix. It has ids.
 
     Raises
     ------
@@ -245,10 +245,7 @@ class Writer:
 
 
 class ArrayFile:
-    """A one-dimensional npy file that is written in parts, with its SHA-256.
-
-    The header holds the length, so it is written and hashed last.
-    """
+    """A one-dimensional npy file written in parts, then its header, which has the length; and its SHA-256."""
 
     def __init__(self, writer: Writer, name: str, dtype: Any) -> None:
         self.writer, self.name, self.dtype, self.size = writer, name, np.dtype(dtype), 0
