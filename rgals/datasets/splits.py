@@ -21,7 +21,7 @@ def check_ratios(ratios: Any) -> np.ndarray:
         shares = np.asarray(ratios, dtype=np.float64)
     except (TypeError, ValueError):
         shares = np.empty(0)
-    good = shares.ndim == 1 and len(shares) >= 2 and np.isfinite(shares).all() and (shares >= 0).all()
+    good = shares.ndim == 1 and len(shares) >= 2 and (shares >= 0).all()
     if not good or shares[0] <= 0 or abs(shares.sum() - 1) > 1e-6:
         give = "give at least two shares >= 0 that sum to 1, the first above 0"
         raise ParameterError("ratios", ratios, give)

@@ -136,14 +136,10 @@ class Weighting:
         """Bytes that the weights of a matrix need beside its values."""
         if self.half_life is not None:  # the times, and two arrays of this length while `left` is computed
             return matrix.nnz * (2 * matrix.values.dtype.itemsize + 24)
-        if self._keeps(matrix) or self.kind == "binary":
+        if self.kind in ("raw", "binary"):
             return 0
         held = 0 if isinstance(matrix, StoredCSR) else matrix.nnz * matrix.values.dtype.itemsize
         return held + 56 * min(matrix.nnz, _CHUNK)
-
-    def _keeps(self, matrix: CSR) -> bool:
-        """Whether the weights, ages aside, are the values."""
-        return self.kind == "raw" or (self.kind == "binary" and matrix.is_binary)
 
     def _norms(self, users: CSR) -> np.ndarray | None:
         """BM25's ``k1 (1 - b + b c_x / mean_length)`` of each user, or None for other kinds."""
@@ -153,10 +149,11 @@ class Weighting:
 
     def _weighted(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> CSR:
         self.check_times(matrix)
-        if self.half_life is None and self._keeps(matrix):
-            return matrix
-        if self.half_life is None and self.kind == "binary" and not matrix.has_dislikes:
-            return replace(matrix, values=matrix.values[:0])
+        if self.half_life is None:
+            if self.kind == "raw" or (self.kind == "binary" and matrix.is_binary):
+                return matrix
+            if self.kind == "binary" and not matrix.has_dislikes:
+                return replace(matrix, values=matrix.values[:0])
         values: Any = self._values(matrix, norms, by_item)
         if not isinstance(matrix, StoredCSR):
             values = values.mapped()
