@@ -103,7 +103,7 @@ def wasteful(width: int, n: int, total: int) -> bool:
 
 
 def narrowest(labels: np.ndarray) -> np.ndarray:
-    """A copy only as wide as its longest label, as it is when read from a file."""
+    """A copy as wide as its longest label, as from a file: a selection may have none of the long ones."""
     if labels.dtype == object:
         return as_labels(labels.tolist())
     width = max(np.char.str_len(labels).max(initial=1), 1) if labels.dtype.kind == "U" else 0
@@ -145,7 +145,7 @@ def codes_of(items: Any, known: dict[Any, int]) -> np.ndarray:
 def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
-    if labels.dtype == object:  # integers first
+    if labels.dtype == object:  # integers by value, then texts by code point
         items = labels.tolist()
         order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
     else:

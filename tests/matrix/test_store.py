@@ -337,6 +337,24 @@ def test_ids_are_looked_up_in_their_file(shops):
     assert store.user_ids.view().ordered
 
 
+def test_ids_that_no_fixed_width_holds_are_stored_as_utf_8(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    users, items = ["a", "a\0", "b", "é", "b"], ["x", "x", "y", "y", "\0"]
+    parquet.write_table(pa.table({"user": users, "item": items}), tmp_path / "events.parquet")
+    store, data = (
+        convert(tmp_path / "events.parquet", tmp_path / "x.rgals"),
+        read_interactions((users, items)),
+    )
+    assert store.user_ids.tolist() == data.user_ids.tolist() == ["a", "a\0", "b", "é"]
+    assert store.item_ids.tolist() == data.item_ids.tolist() == ["\0", "x", "y"]
+    np.testing.assert_array_equal(store.matrix.to_scipy().toarray(), data.matrix.toarray())
+    with open(tmp_path / "x.rgals" / "user_text.npy", "r+b") as file:
+        file.seek(-1, 2)  # the second byte of "é"
+        file.write(b"e")
+    with pytest.raises(FileFormatError, match=r"user_text\.npy is damaged"):
+        open_matrix(tmp_path / "x.rgals")
+
+
 def test_a_flipped_bit_and_a_truncated_file_are_one_clear_error(shops, tmp_path):
     _, path = shops[True]
     names = sorted(p.name for p in path.iterdir())
