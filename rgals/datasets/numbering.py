@@ -170,5 +170,4 @@ class Numbering:
                     writer.save(f"{name}.npy", dtype, parts)
                 return
             kind = np.dtype(f"<U{max(width, 1)}")
-        parts = (part.astype(kind, copy=False) for part in label_parts(names, len(order)))
-        writer.save(f"{prefix}ids.npy", kind, parts)
+        writer.save(f"{prefix}ids.npy", kind, label_parts(names, len(order)))
