@@ -118,6 +118,7 @@ _CONTROL = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 
 def _unescape(text: str) -> str:
+    """The text of a quoted string of MySQL; bytes that are not UTF-8 are written as escapes."""
     plain = _ESCAPE.sub(lambda m: "'" if m[2] else _CONTROL.get(m[1], m[1]), text[1:-1])
     return plain.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
@@ -192,7 +193,7 @@ def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
         read = partial(_READERS[source.form], progress=progress)
         # Ids of reviews are texts, even if all look like numbers.
         labels = sort_codes if source.form in ("json", "literal") else text_to_labels
-        return gathered(read, paths[: len(source.files)], labels)
+        return gathered(read, paths, labels)
     try:
         with zipfile.ZipFile(paths[0]) as archive:
             if source.member not in archive.namelist():

@@ -168,7 +168,7 @@ def _draw(
     for _ in range(_MAX_ROUNDS):
         missing = degrees - np.bincount(keys // n_items, minlength=n_users)
         users = np.repeat(np.arange(n_users), missing)
-        if len(users) <= degrees.sum() // 1000:  # heavy users keep drawing what they have
+        if len(users) <= degrees.sum() // 1000:  # few: heavy users draw what they have
             break
         by_taste = rng.random_sample(len(users)) >= noise
         cell = np.searchsorted(taste_line, users + rng.random_sample(len(users)), side="right")

@@ -106,7 +106,7 @@ class Weighting:
             middle = float(np.median(matrix.times[:_UNIT_SAMPLE]))
             if len({unit_of(middle), unit_of(self.newest)} - {None}) == 2:
                 why = f"times of about {middle:.3g} are in another unit than those of the fit"
-                raise InputError(f"{why}, {self.newest:.3g}; give both in one unit (dates: nanoseconds)")
+                raise InputError(f"{why}, {self.newest:.3g}; give them in that unit (dates: nanoseconds)")
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights as values; those of a store stay on disk."""
