@@ -293,8 +293,7 @@ def evaluate_segments(
     for k in np.unique(liked):
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
         name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
-        own = truth.where(liked == k), judged.disliked.where(disliked == k)
-        part = replace(judged, truth=own[0], disliked=own[1])
+        part = replace(judged, truth=truth.where(liked == k), disliked=judged.disliked.where(disliked == k))
         found[name] = figures(part, wanted, users_with_truth(part, None, wanted), n_jobs)[0]
     return found
 

@@ -24,7 +24,7 @@ from rgals.runtime.progress import LOG
 from rgals.solvers.cuda import is_cuda
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
-#: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
+#: Number of hidden parts below a number of interactions: on small data, one part is too noisy.
 _PARTS = ((8, 100_000), (3, 300_000), (2, 600_000))
 
 
@@ -187,7 +187,7 @@ class RGALSCV(RGALS):
         UserWarning
             No user has two interactions: the rule is taken. A larger K does not fit into memory.
         """
-        losses, seed = self._read_parameters(folder)
+        losses, seed, K = self._read_parameters(folder)
         told = given(X, columns)
         matrix, labels, names = read(self, told, dtype_name(self.dtype), user_ids, item_ids)
         whole, found, n_splits = matrix.to_scipy(), None, 0
@@ -212,8 +212,7 @@ class RGALSCV(RGALS):
             whole = prepared.final
         else:
             warn("no user has two interactions, so that nothing can be hidden: the rule is taken as it is")
-            K = self.K[0] if isinstance(self.K, list) else self.K
-            params = {"K": 64 if K == AUTO else K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
+            params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
         model.fit(whole, user_ids=labels[0], item_ids=labels[1])
         state = model._state()
@@ -234,20 +233,22 @@ class RGALSCV(RGALS):
             print(said, file=sys.stderr)
         return self
 
-    def _read_parameters(self, folder: Any) -> tuple[dict[str, Loss], int]:
+    def _read_parameters(self, folder: Any) -> tuple[dict[str, Loss], int, int]:
+        """Check all parameters; return the losses by name, the seed, and the first K."""
         losses = read_losses(self.loss)
         check_real("budget", self.budget, 0.0, open_min=True)
         check_real("min_gain", self.min_gain, 0.0)
         check_int("n_iter", self.n_iter, 1)
         or_auto(check_int, "n_splits", self.n_splits, 1)
         RANGES["int > 0, optional"]("validation_users", self.validation_users)
-        first = self.K[0] if isinstance(self.K, list) and self.K else self.K
-        RGALS(**{**self._common(0), "K": 1 if isinstance(first, str) and first == AUTO else first})._check({})
+        K = self.K[0] if isinstance(self.K, list) and self.K else self.K
+        K = 64 if isinstance(K, str) and K == AUTO else K
+        RGALS(**{**self._common(0), "K": K})._check({})
         if folder is not None and not is_seed(self.random_state):
             raise ParameterError("random_state", self.random_state, "a search in a folder needs an int")
         seed = int(self.random_state) if is_seed(self.random_state) else draw_seed(self.random_state)
         draw_seed(seed)
-        return losses, seed
+        return losses, seed, K
 
     def _common(self, seed: int) -> dict[str, Any]:
         """Parameters of `RGALS` that all fits share."""
@@ -262,7 +263,7 @@ class RGALSCV(RGALS):
         model._snapshot = state
         return model
 
-    # These make an `RGALS`: neither a file nor another package's model holds a search.
+    # Files and other packages' models hold no search, so these return an `RGALS`.
     load = staticmethod(RGALS.load)  # type: ignore[assignment]
     from_implicit = staticmethod(RGALS.from_implicit)  # type: ignore[assignment]
 
@@ -276,11 +277,11 @@ class RGALSCV(RGALS):
 def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_splits: int) -> dict[str, Any]:
     """Rows of a search as scikit-learn has them: arrays by name."""
     scores = np.array([row[metric] for row in rows], np.float64)
-    splits = np.full((len(rows), n_splits), np.nan)  # no setting is judged by all parts in one row
+    splits = np.full((len(rows), n_splits), np.nan)  # NaN for the parts that did not judge a row
     for n, row in enumerate(rows):
         start = n_splits - len(row["splits"]) if row["level"] > TOP else 0
         splits[n, start : start + len(row["splits"])] = row["splits"]
-    # Settings in full first: scores of different levels are not compared.
+    # Rank by level first: scores of different levels cannot be compared.
     places = [(row["level"], row[metric]) for row in rows]
     ranks = [1 + sum(other > one for other in places) for one in places]
     out: dict[str, Any] = {"params": [of_estimator(losses[row["loss"]], row["params"]) for row in rows]}

@@ -40,7 +40,7 @@ from rgals.model_selection import Search, split_interactions, tune
 from rgals.model_selection.tuning import engine, halving, space
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning import trials as judging
-from rgals.model_selection.tuning.halving import TOP, Trial
+from rgals.model_selection.tuning.halving import CONFIRM, TOP, Trial
 from rgals.model_selection.tuning.prepared import LEAST, fit_cost, judge_cost, split_for_tuning
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice, Look, beyond_noise, outwards
@@ -228,10 +228,10 @@ class Measured:
         self.space = type("Space", (), {"readouts": (0.0, 0.1), "ladder": (4,)})()
         self.prepared = type("Prepared", (), {"whole": None, "others": ["one"]})()
 
-    def confirmed(self, trial):
-        users = self.fresh[trial.params["reg"]]
-        plain = users if trial.params["reg"] == 1 else None
-        return Trial(trial.params, TOP + 1, users.mean(), trial.taken, users, plain)
+    def again(self, why, params, taken, level):
+        users = self.fresh[params["reg"]]
+        plain = users if params["reg"] == 1 else None
+        return Trial(params, level, users.mean(), taken, users, plain)
 
     def stops(self, params):
         return 8, 16
@@ -295,7 +295,7 @@ def test_a_fit_ends_where_it_has_become_worse_beyond_noise(data, monkeypatch, pa
     look.patient = patient
     model = RGALS(3, n_iter=8, random_state=0).fit(split.train, callbacks=look)
     look.end(model)
-    assert list(look.figures) == seen and look.kept == kept and look.judged == len(seen)
+    assert list(look.figures) == seen and look.kept == kept
     assert len(model.history_) == seen[-1], "what is worse than the best goes no further"
 
 
@@ -463,18 +463,18 @@ class Weighed:
         self.gains, self.fresh, self.asked = gains, fresh, []
         dimensions = {"reg": Range(0.1, 10.0, log=True)}
         self.space = type("Space", (), {"weights": engine.WEIGHTS, "dimensions": dimensions})()
-        self.prepared = type("Prepared", (), {"searched": ["one"], "others": ["two"]})()
+        self.prepared = type("Prepared", (), {"others": ["one"]})()
 
-    def hard_cost(self, params, splits):
+    def hard_cost(self, params, level):
         return 1.0
 
     def extra_cost(self, params):
         return 0.25
 
-    def again(self, why, params, taken, splits, level):
+    def again(self, why, params, taken, level):
         weight, reg = params["hard_negatives"], round(params["reg"], 2)
-        self.asked.append((weight, reg, splits[0]))
-        gain = self.fresh if splits == ["two"] else self.gains.get((weight, reg), -0.2)
+        self.asked.append((weight, reg, level))
+        gain = self.fresh if level == CONFIRM else self.gains.get((weight, reg), -0.2)
         users = np.linspace(0.1, 0.9, 50) + gain
         return Trial(params, level, users.mean(), taken, users, None, len(self.asked), 1.0)
 
@@ -516,12 +516,12 @@ def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, tak
     without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), taken_without, users)
     confirmed = replace(without, level=TOP + 1)
     found = engine.try_weights(Choice(measure, without, confirmed, 0.5), budget)
-    assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
+    assert [one[:2] for one in measure.asked if one[2] == TOP] == asked
     if taken is None:
         assert found is None
         return
     assert (found.params["hard_negatives"], found.params["reg"]) == taken and found.params["n_iter"] == 4 + 6
-    assert measure.asked[-1] == (*taken, "two") and found.taken["readout_exponent"] == 0.1
+    assert measure.asked[-1] == (*taken, CONFIRM) and found.taken["readout_exponent"] == 0.1
 
 
 def test_a_fit_with_hard_negatives_costs_more(sparse):
@@ -639,7 +639,7 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
     with pytest.raises(ParameterError, match="space=.*they go with no dislikes"):
         tune("ials", X, {"K": 4, "dislikes": True, "hard_negatives": [1.0]}, budget=1)
     assert tune("ials", X, {"K": 4, "dislikes": True}, budget=1).model.loss_.dislikes
-    monkeypatch.setattr(halving, "_CHEAP", None)  # nothing is searched
+    monkeypatch.setattr(halving, "_CHEAP_SHARE", None)  # nothing is searched
     for loss in ([IALS(dislikes=True), "rg2"], "rg2"):
         with pytest.raises(InputError, match="Negative values"):
             tune(loss, X, {"K": 4}, budget=1)

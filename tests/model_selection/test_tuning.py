@@ -434,9 +434,9 @@ def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
 def test_no_fit_starts_after_the_time_limit(data, quiet, monkeypatch):
     measured, levels = measuring.Measurement._measured, []
 
-    def noted(self, params, splits, level, taken):
+    def noted(self, params, level, taken):
         levels.append(level)
-        return measured(self, params, splits, level, taken)
+        return measured(self, params, level, taken)
 
     clock = SimpleNamespace(monotonic=lambda: float(levels.count(TOP) > 1), perf_counter=time.perf_counter)
     monkeypatch.setattr(measuring.Measurement, "_measured", noted)
@@ -555,9 +555,8 @@ def test_a_nan_is_no_better_than_the_best_that_is_polished():
     best = Trial({**space.params(space.middle), "K": 16}, TOP, 0.2, {"n_iter": 4})
     measure = SimpleNamespace(
         space=space,
-        prepared=SimpleNamespace(searched=[]),
         price=lambda *given: 1.0,
-        again=lambda why, params, taken, splits, level: Trial(params, level, np.nan, taken, cost=1.0),
+        again=lambda why, params, taken, level: Trial(params, level, np.nan, taken, cost=1.0),
     )
     tried = polish(measure, best, 100.0)
     # Two steps to either side of every parameter of the best, from where no NaN led away.

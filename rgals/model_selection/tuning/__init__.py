@@ -114,7 +114,7 @@ class TuneResult:
 
     def table(self, n: int = 10) -> str:
         """The best ``n`` settings at full cost, as a Markdown table."""
-        # Settings of other levels were judged by other users.
+        # Only rows of one level were judged by the same users.
         top, n = min(max(row["level"] for row in self.trials), TOP), check_int("n", n, 0)
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))

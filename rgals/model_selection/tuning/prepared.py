@@ -1,6 +1,6 @@
-"""What a search makes of the data once: training parts, what judges models of them, what is refitted.
+"""What a search prepares once: training parts, the interactions that judge them, the data of the last fit.
 
-And what fits of them and judging cost, in multiplications of a factorisation: budgets count these, no clock.
+And what fits and evaluations cost, in multiplications of a factorisation: budgets count these, not seconds.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,18 +24,17 @@ from rgals.solvers.hard_negatives import Blocks, HardNegatives
 from rgals.training.data import names_of, refuse_other_columns
 from rgals.training.fit import DRAWS
 
-_LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
-_JUDGES = 3_000  # and users that they are judged by
-_DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
-# Beside a multiplication of a factorisation: gathering a factor of a positive, a product that all rows share,
-# scoring an item for a user and keeping the best. Measured on four sets, two cores, K from 32 to 256.
-GATHER, SHARED, SCORE, SCORE_FACTOR = 40.0, 3.0, 40.0, 1.6
-DRAWN_FACTOR = 3.0  # scoring an item and comparing it with the best of its group, a factor
-# Of conjugate gradients with both triangles: what a long row costs at most, a positive and factor.
-STEPS = 60.0
-FIT, JUDGED = 1e9, 2e8  # what the smallest fit takes, and judging it
-AROUND = 2.0  # iterations' worth of transposing, checks and the last half-step
-#: A default fit counts as at least this, some 2.5 seconds of two cores: small data are searched longer.
+_LARGE = 1_000_000  # interactions beyond which cheap fits use a sample of the users
+_JUDGES = 3_000  # most users that judge cheap fits
+_DEFAULT = (0.9, 0.1)  # shares of training and validation of every user, without a protocol
+# Costs in multiplications of a factorisation, measured on four data sets, two cores, K from 32 to 256.
+GATHER, SHARED = 40.0, 3.0  # per factor of a positive; per row and squared factor, for what all rows share
+SCORE, SCORE_FACTOR = 40.0, 1.6  # scoring an item for a user and keeping the best: once, and per factor
+DRAWN_FACTOR = 3.0  # scoring an item and comparing it with the best of its group, per factor
+STEPS = 60.0  # conjugate gradients with both triangles: most that a long row costs, per positive and factor
+FIT, JUDGED = 1e9, 2e8  # the smallest fit, and the smallest evaluation
+AROUND = 2.0  # transposing, checks and the last half-step of a fit, in iterations
+#: Least that a default fit counts as, about 2.5 seconds of two cores: small data get more trials.
 LEAST = 2e11
 
 
@@ -44,10 +43,10 @@ class Fold:
     """A training part and what a model of it is judged by."""
 
     train: CSR
-    told: CSR  # what is known of the judged users, and left out of their rankings
-    hidden: CSR  # what is to be found, in the rows of told
+    told: CSR  # known interactions of the judged users, left out of their rankings
+    hidden: CSR  # interactions to be found, in the rows of `told`
     users: np.ndarray  # the judged rows: all with hidden interactions, or a sample of them
-    fold_in: bool  # the judged users are not those of train
+    fold_in: bool  # True if the judged users are not those of `train`
 
 
 @dataclass(frozen=True)
@@ -55,26 +54,26 @@ class Prepared:
     """Everything that is made of the data once."""
 
     splits: list[Fold]
-    final: sp.csr_array  # what the best model is refitted to
-    parts: Parts | None  # what the protocol made, with the test part
-    user_ids: np.ndarray | None  # labels of the rows and columns of final
-    item_ids: np.ndarray | None
-    # where times are known, one: what came last, hidden from what came before
+    final: sp.csr_array  # training data of the last fit
+    parts: Parts | None  # of the protocol, with the test part
+    user_ids: np.ndarray | None  # labels of the rows of `final`
+    item_ids: np.ndarray | None  # labels of its columns
+    # for half-lives, one split by time if times are known, else none
     later: list[Fold] = field(default_factory=list)
 
     @cached_property
     def cheap(self) -> list[Fold]:
-        """The splits as cheap fits see them: on large data some of the users, and few judges anyway."""
+        """The splits of cheap fits: a sample of the judged users, and on large data of the others."""
         return [_sampled(split) for split in self.searched]
 
     @property
     def searched(self) -> list[Fold]:
-        """The splits that all settings are judged by, a half; the best are confirmed on the others."""
+        """The splits that judge all settings: the first half, at least one."""
         return self.splits[: max(1, len(self.splits) // 2)]
 
     @property
     def others(self) -> list[Fold]:
-        """The splits that confirm."""
+        """The other splits, which confirm the best settings."""
         return self.splits[len(self.searched) :]
 
     @cached_property
@@ -83,11 +82,11 @@ class Prepared:
         return as_csr(self.final, dtype=np.float32, dislikes=True)
 
     def default_cost(self, K: int, n_iter: int) -> float:
-        """What a default fit of everything counts as."""
+        """Cost of a default fit of all data, at least `LEAST`."""
         return max(fit_cost(self.whole, K, n_iter), LEAST)
 
     def fingerprint(self) -> str:
-        """A digest of all parts that a figure depends on."""
+        """Digest of all matrices and users that a figure depends on."""
         folds = *self.splits, *self.later
         return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
 
@@ -95,7 +94,7 @@ class Prepared:
 def split_for_tuning(
     X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
 ) -> Prepared:
-    """Split the data as `tune` says."""
+    """Split the data as documented in `tune`."""
     if protocol is not None and validation is not None:
         raise InputError("give a protocol or validation interactions, not both")
     protocol = named_protocol(protocol)
@@ -139,7 +138,7 @@ def split_for_tuning(
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
             later.append(_fold(told, hidden, max_users, seed))
     share, seeds = held_out.nnz / max(final.nnz, 1), ((seed + k) % 2**32 for k in range(1, repeats))
-    # Drawn from training and validation together: the test part of a protocol stays untouched.
+    # Further splits are drawn from training and validation together: the test part stays untouched.
     more = (split_interactions(final, (1 - share, share), random_state=one) for one in seeds)
     pairs = [(train, held_out), *more]
     splits = [_fold(told, hidden, max_users, seed) for told, hidden in pairs]
@@ -147,13 +146,14 @@ def split_for_tuning(
 
 
 def _fold(told: Any, hidden: Any, max_users: int | None, seed: int, others: Any = None) -> Fold:
-    """What is told is the training part, or what is folded in where that is of other users."""
+    """A split; ``told`` is the training part too, unless ``others``, the training users, are given."""
     known, found = (as_csr(X, dtype=np.float32, dislikes=True) for X in (told, hidden))
     train = known if others is None else as_csr(others, dtype=np.float32, dislikes=True)
     return Fold(train, known, found.likes, sample_users(found.likes, max_users, seed), others is not None)
 
 
 def _sampled(split: Fold) -> Fold:
+    """A split for cheap fits: at most `_JUDGES` users judge, beyond `_LARGE` other users are sampled."""
     users = split.users
     if len(users) > _JUDGES:
         users = np.sort(np.random.default_rng(0).choice(users, _JUDGES, replace=False))
@@ -169,22 +169,22 @@ def _sampled(split: Fold) -> Fold:
 
 
 def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:
-    """Of a fit, with hard negatives of that ``weight`` where it is not 0."""
+    """Cost of a fit, with hard negatives of that ``weight`` if it is not 0."""
     around = _iteration(matrix, K)
     if not weight:
         return FIT + around * (n_iter + AROUND)
     hard, n_items = HardNegatives(weight), matrix.n_cols
     active, blocks = matrix.row_counts > 0, Blocks(hard, matrix.row_counts, n_items)
     drawn = _iteration(matrix, K, blocks.n * active) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
-    # The last users: all of the catalogue is ranked, and rows have T pairs more.
+    # The last half-step ranks the whole catalogue for every user and has T more pairs a row.
     end = judge_cost(matrix.n_rows, n_items, K) + _iteration(matrix, K, hard.n_top(n_items) * active)
     draws = min(DRAWS, n_iter // 2)
     return FIT + around * (n_iter - draws + AROUND) + drawn * draws + end
 
 
 def _iteration(matrix: CSR, K: int, more: Any = 0) -> float:
-    """Rows by the cheapest of dual, primal and conjugate gradients, and what all rows share."""
-    # `more`: pairs that rows have besides their own, spread evenly over the columns.
+    """Cost of an iteration: each row by the cheapest of dual, primal and conjugate gradients."""
+    # `more`: pairs of each row beside its own, spread evenly over the columns.
     total = 0.0
     for counts in (matrix.row_counts + more, matrix.col_counts + np.sum(more) / matrix.n_cols):
         n = counts.astype(np.float64)
@@ -194,5 +194,5 @@ def _iteration(matrix: CSR, K: int, more: Any = 0) -> float:
 
 
 def judge_cost(n_users: int, n_items: int, K: int) -> float:
-    """Of ranking all items for so many users."""
+    """Cost of ranking all items for ``n_users`` users."""
     return JUDGED + n_users * n_items * (SCORE + SCORE_FACTOR * K)

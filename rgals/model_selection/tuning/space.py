@@ -1,4 +1,4 @@
-"""What is searched: ranges and choices by parameter, and the defaults of each loss, which follow the data."""
+"""The search space: ranges and choices by parameter, and the default of each loss, which follows the data."""
 
 import inspect
 import math
@@ -16,15 +16,15 @@ from rgals.runtime.errors import ParameterError
 #: Parameters of the estimator that a space may name; all others belong to the loss.
 OF_MODEL: tuple[str, ...] = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values")
 OF_MODEL += ("readout_exponent", "hard_negatives", "half_life", "user_mean")
-#: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
+#: Read-out exponents tried on the factors of every full fit, from 0 outwards while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
-_SIZES = tuple(64 << k for k in range(8))  # factors of K="auto", doubled while that pays
-#: Where so many factors are the least that may be taken, a search begins with a quarter of them: on
-#: amazon-book-kgat, K=512, RG2 and iALS, ten fits then found NDCG@20 of .0994 on test, .0951 without.
+_AUTO_K = tuple(64 << k for k in range(8))  # the ladder of K="auto"
+#: From this first K of the ladder on, a search begins with a quarter of it: on amazon-book-kgat, K=512, RG2
+#: and iALS, ten fits then found NDCG@20 of .0994 on test, .0951 without.
 LEAD = 256
-_DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
+_DIGITS = 4  # significant digits of a searched value: enough for any optimum, and the same on every machine
 _EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.9, 0.4)}
-_EDGE = 0.05  # share of a range at either end that counts as its edge
+_EDGE = 0.05  # share of a range, at either end, that counts as its edge
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Range:
 
     @property
     def neutral(self) -> float | None:
-        """The place of 0 where the range has it inside: an exponent that changes nothing."""
+        """The place of 0, an exponent without effect; None if the range does not contain 0 inside."""
         return self.place(0.0) if self.low < 0 < self.high else None
 
     def at_edge(self, value: float) -> bool:
-        """Whether a number lies within a twentieth of either end."""
+        """Whether a number lies at either end of the range."""
         return not _EDGE < self.place(value) < 1 - _EDGE
 
 
@@ -91,25 +91,25 @@ class Space:
 
     dimensions: dict[str, Dimension]  # searched parameters, without K
     fixed: dict[str, Any]
-    centre: Mapping[str, float]  # the rule's values for the training part and the first K
+    centre: Mapping[str, float]  # values of the rule for the training part and the first K
     # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
-    lead: tuple[int, ...] = ()  # a smaller K that it begins with, which is not to be taken
-    readouts: tuple[float, ...] = (0.0,)  # judged on the factors of every full fit
-    # so are the factors after so many iterations, where not those of `Measurement.iterations`
+    lead: tuple[int, ...] = ()  # one smaller K to begin with, which is never the result
+    readouts: tuple[float, ...] = (0.0,)  # exponents tried on the factors of every full fit
+    # iterations after which full fits are judged; empty: those of `Measurement.iterations`
     stops: tuple[int, ...] = ()
-    weights: tuple[float, ...] = (0.0,)  # of hard negatives, tried on what was found
-    half_lives: tuple[Any, ...] = ()  # so are these, or "auto"
+    weights: tuple[float, ...] = (0.0,)  # of hard negatives, tried on the best setting
+    half_lives: tuple[Any, ...] = ()  # or "auto", tried on the best setting too
 
     @property
     def neutral(self) -> dict[int, float]:
-        """Dimensions that can be left out, exponents, by position; their places in the rule, else at 0."""
+        """Places in `middle` of the dimensions that are exponents, by position."""
         middle, ranges = self.middle, enumerate(self.dimensions.values())
         return {k: middle[k] for k, d in ranges if isinstance(d, Range) and d.neutral is not None}
 
     @property
     def middle(self) -> np.ndarray:
-        """The rule, as far as the ranges hold it; else the middle of a range, and exponents left out."""
+        """The point of the rule; outside a range, exponents are 0 and others in the middle of the range."""
         point = np.full(len(self.dimensions), 0.5)
         for k, (name, d) in enumerate(self.dimensions.items()):
             value = self.centre.get(name, np.nan)
@@ -120,7 +120,7 @@ class Space:
         return point
 
     def carried(self, params: Mapping[str, Any], there: Mapping[str, float]) -> dict[str, Any]:
-        """Parameters for other data or another K, moved as the rule is, whose values ``there`` are given."""
+        """Parameters moved to other data or another K by as much as the rule moves, to ``there``."""
         out = dict(params)
         for name, d in self.dimensions.items():
             if not isinstance(d, Range) or there.get(name) == self.centre.get(name):
@@ -138,7 +138,7 @@ class Space:
         return {**self.fixed, **found}
 
     def point(self, params: Mapping[str, Any]) -> np.ndarray:
-        """Where parameters lie in the unit cube."""
+        """The point of parameters in the unit cube, shape (d,)."""
         return np.array([d.place(params[name]) for name, d in self.dimensions.items()])
 
     def edges(self, params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
-    """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
+    """The default space of a loss, changed by parameters that the loss object sets and by the caller's."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
     chosen = {k: v for k, v in loss.get_params().items() if not np.array_equal(v, defaults[k])}
@@ -223,7 +223,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
 
 
 def _listed(name: str, given: Any, low: float, high: float, kind: Any = Real) -> tuple[Any, ...]:
-    """Values that are judged on every fit: one, or a list of them."""
+    """The checked values of a parameter that is given as one number or a list, ascending."""
     values = given if isinstance(given, list) else [given]
     good = all(isinstance(v, kind) and not isinstance(v, bool) and low <= v <= high for v in values)
     if not good or (name == "readout_exponent" and not values):
@@ -242,9 +242,10 @@ def _range(name: str, value: tuple) -> Range:
 
 
 def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
+    """The checked values of K; "auto" doubles from 64 on, up to the smaller side of the matrix."""
     if isinstance(given, str) and given == AUTO:
         small = min(X.shape)
-        return tuple(K for K in _SIZES if small >= K) or (max(1, small // 2),)
+        return tuple(K for K in _AUTO_K if small >= K) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
     good = bool(values) and all(isinstance(K, int | np.integer) and K is not True and K >= 1 for K in values)
     if not good or sorted(set(values)) != list(values):
