@@ -190,12 +190,12 @@ class Protocol:
             raise ParameterError("ratios", self.ratios, "give the shares of training, validation and test")
         object.__setattr__(self, "ratios", tuple(float(ratio) for ratio in self.ratios))
         if self.min_value is not None:
-            check_real("min_value", self.min_value)
+            object.__setattr__(self, "min_value", check_real("min_value", self.min_value))
         if self.core is not None:
             both = check_core(self.core, "core")
             object.__setattr__(self, "core", both if isinstance(self.core, list | tuple) else both[0])
-        check_share("fold_in", self.fold_in)
-        check_real("validation", self.validation, 0.0, 0.9)
+        object.__setattr__(self, "fold_in", check_share("fold_in", self.fold_in))
+        object.__setattr__(self, "validation", check_real("validation", self.validation, 0.0, 0.9))
         object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))
 
     def __str__(self) -> str:

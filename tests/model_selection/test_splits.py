@@ -482,6 +482,9 @@ def test_a_protocol_of_numbers_from_numpy_is_described_in_plain_ones():
     for core in (np.int64(3), (np.int64(3), np.int32(2))):
         described = json.loads(json.dumps(Protocol(core=core, seed=np.int64(2)).to_dict()))
         assert Protocol.from_dict(described) == Protocol(core=core, seed=2)
+    shares = {"min_value": np.float32(3.5), "fold_in": np.float32(0.75), "validation": np.float16(0.25)}
+    described = json.loads(json.dumps(Protocol(**shares).to_dict()))  # ended in a TypeError of json
+    assert Protocol.from_dict(described) == Protocol(min_value=3.5, fold_in=0.75, validation=0.25)
 
 
 def test_parts_print_their_sizes_and_no_list_of_users():
