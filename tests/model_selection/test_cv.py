@@ -44,7 +44,7 @@ from rgals.model_selection.tuning.halving import CONFIRM, TOP, Trial
 from rgals.model_selection.tuning.prepared import LEAST, fit_cost, judge_cost, split_for_tuning
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice, Look, beyond_noise, outwards
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError
 from rgals.sgd import SGDRanker
 from rgals.solvers.readout import readout_scale
 
@@ -256,6 +256,21 @@ def test_the_rule_is_left_for_a_gain_that_other_hidden_parts_confirm(gain, fresh
     choice = engine._choose(Measured(fresh), found, 0.0, 3)
     assert choice.params["reg"] == chosen
     assert choice.params["n_iter"] == (8 if chosen == 2 else 16)
+
+
+def test_a_rule_that_cannot_be_solved_on_the_other_hidden_parts_is_judged_by_the_first(data, monkeypatch):
+    """The search ended in a TypeError of numpy."""
+    fit, trained = RGALS.fit, split_for_tuning(data, None, None, 2, 10_000, 0).others[0].train
+
+    def fails_on_the_other_part(self, X, *args, **options):
+        if X.nnz == trained.nnz:
+            raise NumericalError("the system of row 3 is not positive definite")
+        return fit(self, X, *args, **options)
+
+    monkeypatch.setattr(RGALS, "fit", fails_on_the_other_part)
+    found = tune("ials", data, {"K": 4}, budget=1, search=Search(n_iter=2, repeats=2), refit=False)
+    errors = [row["error"] != "" for row in found.trials if row["level"] == CONFIRM]
+    assert errors and all(errors) and found.figure > 0
 
 
 @pytest.mark.parametrize(

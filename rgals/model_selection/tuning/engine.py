@@ -185,8 +185,9 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several:
         # A setting whose fit failed is not fitted again.
         judged_again = [t if t.users is None else again(t.params, t.taken) for t in chosen]
         confirmed = [one for one in judged_again if one is not None]
-        # Past the deadline some are not confirmed: compare all of them by the splits that searched.
-        found = confirmed if len(confirmed) == len(chosen) else chosen
+        # Past the deadline, or if the middle cannot be fitted there, the splits that searched decide.
+        if len(confirmed) == len(chosen) and confirmed[0].plain is not None:
+            found = confirmed
     trial, judged = replace(middle, users=middle.plain), found[0]
     reference: Any = judged.plain  # every trial of the middle has these
     base = float(np.nanmean(reference))
