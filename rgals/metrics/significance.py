@@ -155,7 +155,7 @@ def holm(p_values: Any) -> np.ndarray:
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
     """
-    p = _as_values("p_values", p_values)
+    p = numbers("p_values", p_values, "test")
     if ((p < 0) | (p > 1)).any():
         raise InputError("p_values must lie between 0 and 1")
     order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]

@@ -155,6 +155,8 @@ def test_compare_corrects_for_the_number_of_models():
         (lambda: standard_error(["a"]), InputTypeError, "numbers"),
         (lambda: bootstrap_interval([1, 2], 1.5), ParameterError, "level"),
         (lambda: holm([2.0]), InputError, "between 0 and 1"),
+        (lambda: holm(["a"]), InputTypeError, "one for each test, not <U1$"),
+        (lambda: holm([[0.1]]), ShapeError, "one dimension, tests,"),
         (lambda: compare({"a": [1, 2]}, "b"), ParameterError, "'a'"),
     ],
 )
