@@ -37,22 +37,13 @@ def test_bootstrap_interval_approaches_the_normal_one_and_is_reproducible():
     assert all(map(math.isnan, bootstrap_interval([np.nan])))
 
 
-def test_bootstrap_interval_covers_as_often_as_it_says():
-    rng = np.random.default_rng(2)
-    inside = 0
-    for trial in range(300):
-        low, high = bootstrap_interval(rng.exponential(1, 80), 0.9, n_resamples=400, random_state=trial)
-        inside += low <= 1 <= high
-    assert 0.83 < inside / 300 < 0.95
-
-
-@pytest.mark.parametrize(("n", "share"), [(5, 0.77), (10, 0.87), (30, 0.92)])
-def test_bootstrap_interval_of_few_users_covers_as_its_docstring_says(n, share):
-    rng, hits = np.random.default_rng(n), 0
-    for trial in range(1500):
-        low, high = bootstrap_interval(rng.exponential(1, n), n_resamples=500, random_state=trial)
+@pytest.mark.parametrize(("n", "share"), [(5, 0.77), (10, 0.87), (30, 0.92), (300, 0.94)])
+def test_bootstrap_interval_covers_as_its_docstring_says(n, share):
+    rng, hits, trials = np.random.default_rng(n), 0, min(600, 60_000 // n)
+    for trial in range(trials):
+        low, high = bootstrap_interval(rng.exponential(1, n), n_resamples=400, random_state=trial)
         hits += low <= 1 <= high
-    assert hits / 1500 == pytest.approx(share, abs=0.03)
+    assert hits / trials == pytest.approx(share, abs=0.03)
     assert f"{100 * share:.0f} %" in bootstrap_interval.__doc__
 
 
@@ -88,9 +79,9 @@ def test_no_difference_and_a_clear_one(method):
 def test_false_alarms_are_as_rare_as_the_level_says(method):
     alarms = sum(
         paired_test(*two_models(40, 0.0, seed), method, n_resamples=300, random_state=seed) < 0.1
-        for seed in range(300)
+        for seed in range(200)
     )
-    assert 0.05 < alarms / 300 < 0.16
+    assert 0.05 < alarms / 200 < 0.16
 
 
 def test_ties_stay_ties_where_rounding_parts_them():

@@ -32,7 +32,7 @@ def data() -> Interactions:
 
 @pytest.fixture(scope="module")
 def model(data):
-    return RGALSCV(budget=6, **OPTIONS).fit(data)
+    return RGALSCV(budget=4, **OPTIONS).fit(data)
 
 
 def test_a_half_life_is_found_where_tastes_change_and_ranks_what_comes_next(data, model):
@@ -58,9 +58,9 @@ def test_the_last_fit_is_that_of_all_interactions_with_their_times(data, model):
 def test_none_is_taken_where_times_say_nothing_or_nobody_asks(data):
     shuffled = data.replace(timestamp=np.random.default_rng(0).permutation(data.timestamp))
     timeless = data.replace(timestamp=None)
-    assert "half_life" not in RGALSCV(budget=1, **OPTIONS).fit(timeless).best_params_
-    assert "half_life" not in RGALSCV(budget=1, space={"half_life": None}, **OPTIONS).fit(data).best_params_
-    life = RGALSCV(budget=4, **OPTIONS).fit(shuffled).best_params_.get("half_life", np.inf)
+    assert "half_life" not in RGALSCV(budget=0.5, **OPTIONS).fit(timeless).best_params_
+    assert "half_life" not in RGALSCV(budget=0.5, space={"half_life": None}, **OPTIONS).fit(data).best_params_
+    life = RGALSCV(budget=2, **OPTIONS).fit(shuffled).best_params_.get("half_life", np.inf)
     assert life > 100  # of 200 days: nothing that times could tell
 
 
@@ -69,11 +69,11 @@ def test_tune_tries_what_is_listed_and_judges_by_the_later_part_that_is_given(da
     options = {"K": 8, "half_life": [20, "2000d"]}
     seconds = [X.replace(timestamp=X.timestamp * 86_400 + 1_700_000_000) for X in (past, coming)]
     options["half_life"][0] *= 86_400
-    found = tune("rg2", seconds[0], options, validation=seconds[1], budget=4, values="binary")
+    found = tune("rg2", seconds[0], options, validation=seconds[1], budget=2, values="binary")
     assert found.params["half_life"] == 20 * 86_400
     seen = found.model._state().seen
     assert seen.times.max() == seconds[1].timestamp.max() and seen.nnz == data.nnz
-    without = tune("rg2", seconds[0], {"K": 8}, validation=seconds[1], budget=4, values="binary")
+    without = tune("rg2", seconds[0], {"K": 8}, validation=seconds[1], budget=0.5, values="binary")
     assert "half_life" not in without.params
 
 

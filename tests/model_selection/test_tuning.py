@@ -195,11 +195,11 @@ def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
     def measure(params, level):
         return dataclasses.replace(figure(params, level), cost=share * nominal(16, level))
 
-    trials = search(space, measure, 30, GaussianProcess(space, 0), nominal)
-    levels, _ = counts(30, [nominal(16, level) for level in range(TOP + 1)])
+    trials = search(space, measure, 12, GaussianProcess(space, 0), nominal)
+    levels, _ = counts(12, [nominal(16, level) for level in range(TOP + 1)])
     assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
     spent = share * sum(nominal(16, t.level) for t in trials)
-    assert 29 < spent <= 30, "a fit may cost 1, as far as is known before it"
+    assert 11 < spent <= 12, "a fit may cost 1, as far as is known before it"
 
 
 def test_what_is_far_worse_in_cheap_fits_is_not_fitted_in_full():
@@ -310,7 +310,7 @@ def test_tune_beats_the_middle_of_the_space_and_refits_to_everything(data, quiet
 
 
 def test_the_table_has_all_settings_in_full_where_some_were_confirmed(data, quiet):
-    found = tune("ials", data, SMALL, budget=6, search=Search(repeats=2), refit=False)
+    found = tune("ials", data, SMALL, budget=5, search=Search(n_iter=8, repeats=2), refit=False)
     levels = [row["level"] for row in found.trials]
     assert max(levels) == TOP + 1 and levels.count(TOP) > levels.count(TOP + 1)
     assert found.table(99).count("\n") == 1 + levels.count(TOP)
@@ -388,7 +388,7 @@ def test_several_losses_share_a_table_and_the_best_is_refitted(data, quiet):
 
 def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
     path = tmp_path / "trials.jsonl"
-    options = {"budget": 4, "journal": path, "refit": False, "search": Search(repeats=2)}
+    options = {"budget": 1.5, "journal": path, "refit": False, "search": Search(n_iter=8, repeats=2)}
     whole = tune("rg2", data, SMALL, **options)
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) == len(whole.trials) + 1 and {row["level"] for row in whole.trials} == {0, 1, 2, 3}
