@@ -139,10 +139,10 @@ def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray,
 
 
 def numbers(name: str, values: Any, of: str, advice: str = "") -> np.ndarray:
-    """A number for each user or item, in float64: numpy's small types round and overflow."""
+    """A vector of numbers as float64, in which sums of small types neither round nor overflow."""
     try:
         array = np.asarray(values)
-    except ValueError:  # of several lengths
+    except ValueError:  # a list of lists of several lengths
         array = np.empty(0, object)
     if array.dtype.kind not in "fiub":
         raise InputTypeError(f"{name} must hold numbers, one for each {of}, not {array.dtype}{advice}")
@@ -152,17 +152,17 @@ def numbers(name: str, values: Any, of: str, advice: str = "") -> np.ndarray:
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Quotient, NaN where there is nothing to divide by."""
+    """Quotient, NaN where the denominator is 0."""
     return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
 
 
 def mean_of_known(values: np.ndarray) -> float:
-    """Mean of what is not NaN; NaN where there is nothing."""
+    """Mean of the values that are not NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-#: What the docstrings of many metrics share, by parameter.
+#: Descriptions of the parameters that several functions share, for `documented`.
 _PARAMETERS = {
     "ranked": """array of int, shape (B, n), or Judged
     Items of each user, best first, -1 as padding; or the result of `judge`.""",

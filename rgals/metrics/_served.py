@@ -1,4 +1,4 @@
-"""What is judged: the answers that a model would serve to the users of a test set."""
+"""The answers that a model would serve to the users of a test set, which metrics judge."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -25,34 +25,34 @@ from rgals.runtime.threads import workers
 from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 
 COLD = ("empty", "popular")
-_ROWS_BYTES = 1 << 25  # of complete score rows that a thread holds
-_ROWS = 128
-_WIDE = 16  # columns of a product that BLAS rounds alike; behind the last whole group it may round otherwise
+_ROWS_BYTES = 1 << 25  # most bytes of scores that a thread holds
+_ROWS = 128  # most users whose scores it holds
+_WIDE = 16  # BLAS rounds columns of a product alike in whole groups of this size, others maybe not
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
-Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and a pair of factors or scores of all items
+Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and their factors beside the items', or scores
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model beside the interactions that it is judged by, all in its rows and columns."""
+    """A model and the interactions that judge it, laid out in the rows and columns of the model."""
 
-    # Users and items of the test set that the model does not know follow behind those that it knows.
+    # Users and items of the test set that the model does not know come after those that it knows.
 
     source: Scores
     truth: CSR
-    seen: CSR  # what leaves the rankings
-    cold: np.ndarray  # of every user, whether nothing is known about them
-    popular: np.ndarray | None  # scores of the items for the cold, shape (N, 1); None: they get nothing
-    history: CSR  # what is known about the users whom the model knows
+    seen: CSR  # training interactions, which are left out of the rankings
+    cold: np.ndarray  # of each user, whether nothing is known about them
+    popular: np.ndarray | None  # item scores for cold users, shape (N, 1); None: they get no list
+    history: CSR  # interactions that the model was fitted to, or `seen` if it keeps none
     n_known: int  # users whom the model knows
-    user_ids: np.ndarray | None  # where the test set came with ids
+    user_ids: np.ndarray | None  # if the test set came with ids
     disliked: CSR  # test interactions of negative value
-    needs_history: bool = True  # whether the model says nothing about the cold
+    needs_history: bool = True  # False if the model has scores for cold users too
 
     @cached_property
     def silent(self) -> np.ndarray:
-        """Of every user, whether the model's factors say nothing about them."""
+        """Of each user, whether the model's factors cannot rank items for them."""
         return self.cold & (self.needs_history | (np.arange(len(self.cold)) >= self.n_known))
 
     def named(self, users: np.ndarray) -> np.ndarray:
@@ -60,14 +60,14 @@ class Served:
         return users if self.user_ids is None else self.user_ids[users]
 
     def answers(self, users: np.ndarray) -> Answers:
-        """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
+        """Positions in ``users`` with the factors or scores that rank for them; others get no list."""
         if isinstance(self.source, tuple):
             rows = np.flatnonzero(~self.silent[users])
             scores: Any = self.source[0][users[rows]], self.source[1]
         else:
             rows = np.flatnonzero(users < self.n_known)
             scores = _scores(self.source, users[rows], self.seen.n_cols, self.named)
-            # A function that says the same of every item has nothing to say about somebody it does not know.
+            # For a cold user, equal scores of all items are no answer.
             kept = ~self.cold[users[rows]] | (scores != scores[:, :1]).any(axis=1)
             rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
         out = [(rows, scores)]
@@ -80,13 +80,12 @@ class Served:
         """Best items of a batch of users, -1 where there is none."""
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
-            known = seen.take_rows(rows)
             best = partial(topk, *scores) if isinstance(scores, tuple) else partial(topk_dense, scores)
-            ids[rows] = best(n, exclude=known, n_jobs=n_jobs)[0]
+            ids[rows] = best(n, exclude=seen.take_rows(rows), n_jobs=n_jobs)[0]
         return ids
 
     def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
-        """What outranks each relevant item: for who gets nothing, all items are tied."""
+        """How many items outrank each relevant one; all items are tied for users without a list."""
         n_items, entry_rows = seen.n_cols, truth.rows
         ranked = truth.indices < n_items
         relevant = np.bincount(entry_rows[ranked], minlength=truth.n_rows)
@@ -100,29 +99,29 @@ class Served:
             width = scores[0].shape[1] if isinstance(scores, tuple) else 1
             with workers(useful_jobs(n_jobs, len(rows) * n_items * width)) as threads:
                 if isinstance(scores, tuple):
-                    # Whole groups, so that equal factors have scores of equal bits.
+                    # Pad to whole groups of columns, so that equal factors give bitwise equal scores.
                     items = np.pad(scores[1], ((0, -n_items % _WIDE), (0, 0)))
                     block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
                     kernel.count_above(scores[0], items, n_items, *pairs, block, threads, *counts)
                 else:
                     kernel.count_above_dense(scores, *pairs, threads, *counts)
             above[at], tied[at] = counts
-        above[~ranked], tied[~ranked] = negatives[entry_rows[~ranked]], 0  # below everything
+        above[~ranked], tied[~ranked] = negatives[entry_rows[~ranked]], 0  # unknown items: below all others
         return Outranked(truth.indptr, above, tied, negatives)
 
 
 def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, name: str = "test") -> Served:
-    """A model beside training and test interactions, laid out as it is; messages call these ``name``."""
+    """A model with training and test interactions in its layout; ``name``: of the latter in messages."""
     check_choice("cold", cold, COLD)
     if isinstance(model, type):
         raise InputTypeError(f"model is the class {model.__name__}; give {model.__name__}().fit(train)")
     state: Any = None
     if hasattr(model, "_state"):
-        model = copy(model)  # one fit, even while another thread refits
+        model = copy(model)  # keeps one fit, even if another thread refits the model
         state = model._state()
     source = source_of(model)
     known = None if train is None else given(train, columns, "train")
-    # Ids of the rows and columns: the model's, or where it has none those of the training interactions.
+    # Ids of rows and columns are the model's, or those of the training interactions if it has none.
     users: IdMap | None = None
     items: IdMap | None = None
     if state is not None and (state.user_ids is not None or state.item_ids is not None):
@@ -138,11 +137,11 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
         what = f"{name}: none of its items, for example {strange!r}, is known to the model"
         raise InputError(f"{what}, which knows {own!r}; give interactions with ids as in training")
-    # A model without factors tells its size, too; a function does not, but ids do.
+    # The size comes from a fitted model or a pair of factors; for a function, only from ids.
     told = source if state is None else (state.user_factors, state.item_factors)
     told = told if isinstance(told, tuple) else (users, items)
     sizes = [None if side is None else len(side) for side in told]
-    # Of a fit that has laid it out, unknown users and items behind the others.
+    # A fit has laid out its validation part already, with unknown users and items after the others.
     if isinstance(laid_out, CSR) and all(n >= (m or 0) for n, m in zip(laid_out.shape, sizes)):
         truth = laid_out
     else:
@@ -162,14 +161,14 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
         if history.nnz == 0:
             advice = "popular are the items of the training interactions; give train"
             raise ParameterError("cold", cold, advice)
-        # Those of a model may be weighed by age.
+        # A model with a half-life weighs popularity by age.
         popular = seen.likes.col_counts[:, None] if own is None else state.popularity
         popular = popular if needs else state.item_factors
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     if getattr(state, "priors", (None, None))[0] is not None:  # as `recommend` tells it, by users' features
         nothing[:n_users] &= ~state.user_factors.any(axis=1)
-    if history.nnz == 0:  # who is known cannot be told from interactions
+    if history.nnz == 0:  # without any interactions, users are known by factors that are not 0
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None
     known_of = popular, history, n_users, labels, disliked, needs
@@ -177,8 +176,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
 
 
 def users_with_truth(served: Served, users: Any, wanted: Sequence[Metric] = ()) -> np.ndarray:
-    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
-    # Metrics of dislikes ``wanted``: rows with test items or dislikes.
+    """Rows with test items, all or those of ``users``, which are ids if the test set came with ids."""
+    # For a metric of dislikes, rows with dislikes alone count too.
     counts = served.truth.row_counts
     if any(metric.needs == DISLIKES for metric in wanted):
         counts = counts + served.disliked.row_counts
@@ -201,7 +200,7 @@ def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
 def source_of(model: Any) -> Scores:
     """Where scores come from."""
     if hasattr(model, "factors_"):
-        model = model.factors_  # both of one fit, even while another thread refits
+        model = model.factors_  # users and items of one fit, even if another thread refits the model
     elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
         model = (model.user_factors_, model.item_factors_)
     elif hasattr(model, "scores"):
@@ -210,7 +209,7 @@ def source_of(model: Any) -> Scores:
         if len(model) != 2:
             raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
         pair = as_factors(model[0], model[1], names := ("user factors", "item factors"))
-        # A few items rank last, as with a function; one look without an array of marks comes first.
+        # Single items with NaN rank last, as with a function. `min` finds out first, without a large array.
         for name, factors, enough in zip(names, pair, (np.any, np.all), strict=True):
             if np.isnan(factors.min(initial=0.0)) and enough(lost := np.isnan(factors).any(axis=1)):
                 raise InputError(f"{name} hold NaN, first in row {lost.argmax()}, which ranks nothing")

@@ -1,4 +1,4 @@
-"""`evaluate`: rank every item for every test user, in blocks, and average the metrics; of groups, too."""
+"""`evaluate`: rank every item for every test user, in blocks, and average the metrics, also by groups."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY,
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, warn
 
-_BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
-_DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once
+_BATCH = 1 << 13  # most users ranked at once; a multiple of the block sizes of all kernels
+_DENSE_BYTES = 1 << 26  # most bytes of float64 scores that a callable is asked for at once
 _DROPPED = "test interactions are also in train: they cannot be recommended and were dropped"
 
 
@@ -151,7 +151,7 @@ def evaluate(
 def figures(
     judged: Served, wanted: Sequence[Metric], rows: np.ndarray, n_jobs: int | None, batch: int | None = None
 ) -> tuple[Evaluation, Evaluation, np.ndarray]:
-    """Means over some rows, the figures of each that has test items outside train, and these rows."""
+    """Means over ``rows``, figures of each row, and the rows that have test items outside train."""
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
     batch = max(1, min(_BATCH, dense)) if batch is None else check_int("batch_size", batch, 1)
@@ -188,7 +188,7 @@ def figures(
                 totals[m.name] += catalogue.exposure(lists, seen.n_cols, **m.options)
             else:
                 blocks[m.name].append(m.function(*given[m.needs], **m.options))
-        del answers  # scores are gone before the next are made
+        del answers  # free the scores before the next batch
     if dropped:
         warn(f"{dropped} {_DROPPED}")
     everybody = np.concatenate(kept)
@@ -204,7 +204,7 @@ def figures(
 
 
 def _warn_of_fitted(judged: Served, rows: np.ndarray) -> None:
-    """Say so where the model was fitted to most test interactions that are not in train."""
+    """Warn if the model was fitted to most of the test interactions that are not in train."""
     rows = rows[rows < judged.n_known][:_BATCH]
     hidden = without_known(judged.truth.take_rows(rows), judged.seen.take_rows(rows))[0]
     n_fitted = without_known(hidden, judged.history.take_rows(rows))[1]
@@ -217,7 +217,7 @@ def _warn_of_fitted(judged: Served, rows: np.ndarray) -> None:
 def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
     """Test interactions that are not in train, and the number of those that are."""
     here, there = hidden.positions, replace(known, n_cols=hidden.n_cols).positions
-    there = np.append(there, -1)  # a mark behind the last, never found
+    there = np.append(there, -1)  # a sentinel, for positions after the last
     clash = there[np.searchsorted(there[:-1], here)] == here
     return hidden.where(~clash), int(clash.sum())
 
@@ -299,7 +299,7 @@ def evaluate_segments(
 
 
 def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The least count of every group; of a number of them, groups of about the same weight from 1 on."""
+    """The least count of each group; a number of groups makes them of about the same weight, from 1 on."""
     if not isinstance(bins, int | np.integer):
         lows = np.asarray(bins)
         good = lows.ndim == 1 and lows.dtype.kind in "iu" and len(lows) > 0
@@ -312,6 +312,6 @@ def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     before = np.cumsum(weights[order]) - weights[order]
     if not len(order):
         return np.ones(1, np.int64)
-    # Without the last, which may weigh more than a group should.
+    # A group never starts after the last entry, even if that one weighs more than a group.
     starts = np.searchsorted(before[:-1], weights[order].sum() * np.arange(n) / n)
     return np.unique(np.append(1, counts[order][starts[1:]]))

@@ -14,7 +14,7 @@ from rgals.metrics._table import parse_all, parts
 from rgals.runtime.checks import check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
-_BLOCK_BYTES = 1 << 26  # of gathered factors
+_BLOCK_BYTES = 1 << 26  # most bytes of item factors that are gathered at once
 
 
 def evaluate_sampled(
@@ -113,7 +113,7 @@ def evaluate_sampled(
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
     rng = check_random_state(random_state)
-    rank, missed = np.empty(hidden.nnz, np.int64), n_negatives + 2  # behind the last of those that are ranked
+    rank, missed = np.empty(hidden.nnz, np.int64), n_negatives + 2  # `missed` is one after the last rank
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
     for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
@@ -124,7 +124,7 @@ def evaluate_sampled(
         rank[part] = np.where(mine[:, 0] > -np.inf, 1 + ahead.sum(axis=1), missed)
     rank[judged.silent[owner]] = missed  # nothing is known about these users
     figures = {}
-    for metric in wanted:  # what a list is worth whose one relevant item is at each rank
+    for metric in wanted:  # `worth[r - 1]`: value of a list whose one relevant item is at rank r
         hits = np.eye(missed, min(metric.options["k"], n_negatives + 1), dtype=bool)
         worth = metric.function(Judged(np.empty(0), hits, np.ones(missed, int)), **metric.options)
         of_users = np.bincount(hidden.rows, worth[rank - 1], minlength=len(rows))
@@ -134,10 +134,10 @@ def evaluate_sampled(
 
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:
-    """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
-    taken = np.append(known.positions, -1)  # a mark behind the last, never found
+    """``n`` different unknown items for each entry of ``users``; repeated and known ones are redrawn."""
+    taken = np.append(known.positions, -1)  # a sentinel, for positions after the last
     drawn = rng.randint(0, known.n_cols, (len(users), n))
-    # Where nearly all that is left is wanted, redrawing would take long.
+    # If nearly all unknown items are drawn, redrawing would take long: choose among them instead.
     few = known.n_cols - known.row_counts[users] - n < known.n_cols // 8
     for entry in np.flatnonzero(few):
         row = slice(*known.indptr[users[entry] :][:2])

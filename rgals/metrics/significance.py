@@ -36,7 +36,7 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     if len(first) != len(second):
         raise ShapeError(f"a has {len(first)} users and b {len(second)}; paired figures have the same users")
     difference = _known("a - b", first - second)
-    # Without what rounding left: equal differences are ties, and those of equal figures are 0.
+    # Round to 13 digits of the largest figure: differences that are equal but for rounding are ties, or 0.
     size = np.exp2(np.frexp(np.nanmax(np.abs([first, second]), initial=0.0))[1])
     return np.round(difference / size, 13) * size
 
