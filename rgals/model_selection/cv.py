@@ -32,71 +32,71 @@ class RGALSCV(RGALS):
     """`RGALS` that finds its own settings on held-out interactions, and is then a fitted `RGALS`.
 
     The search of `rgals.model_selection.tune`, around the rule: losses, ``alpha``, ``reg``, exponents of
-    users and items, the exponent of the read-out, the number of iterations, and K where several are given;
-    then, as far as the budget goes, weights of ``hard_negatives`` and ``reg`` beside them. A
-    tenth of every user's interactions is hidden, where data are small several times over. The
-    rule is among the candidates and is left only for a gain beyond the standard error of the users'
-    differences. The last fit takes all interactions.
+    users and items, the exponent of the read-out, the number of iterations, and K if several are given;
+    then, as far as the budget goes, weights of ``hard_negatives`` and ``reg`` beside them. A tenth of every
+    user's interactions is hidden and judges them, on small data several times. The rule is a candidate too;
+    another is taken only if it gains more than the standard error of the users' differences. The last fit
+    takes all interactions.
 
     Parameters
     ----------
     K : int, list of int, or "auto", default=64
-        Number of factors. Of an ascending list the search takes the first, larger ones follow as long as each
-        gains ``min_gain``. "auto" is 64, doubled as long as that pays and memory has room.
+        Number of factors. An ascending list is searched at its first value; each larger one follows while the
+        one before gained ``min_gain``. "auto" is 64, doubled while that pays and memory suffices.
     loss : str, Loss, or list of these, default="rg2"
-        Several share the budget. Parameters of an object that differ from the defaults of its class stay.
+        Several share the budget. Parameters of an object that differ from its class's defaults are fixed.
     budget : float, default=10
-        In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
-        the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
-        full. A larger K has a fifth, in fits with that K of no more iterations than were best before, and the
-        one that is taken two fifths more, to move one parameter of the best setting after the other. From
-        256 on, a search begins with a quarter of the first K and takes there what was good with it.
+        Cost in default fits with the first K, evaluation and the last fit included: estimated, not timed. A
+        fit counts as at least 2.5 seconds of two cores, about. At least two settings are fitted in full. Each
+        larger K gets a fifth of the budget, in fits with that K and at most the iterations that were best
+        before; the K that is taken gets two fifths more, to move one parameter of the best setting at a time.
+        From K=256 on, a quarter of the first K is searched, and its best settings are tried with the first K.
     space : dict, optional
-        Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
-        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU and without dislikes. Where times
-        are known, so are half-lives, by hiding the last tenth of all interactions (or by ``validation``, if
-        that has times too); ``{"half_life": None}`` leaves them out, a list names others.
+        Changes of the space, as in `rgals.model_selection.tune`. By default the best setting is also tried
+        with ``hard_negatives`` of 0.5, 1, 2 and 4, on the CPU and without dislikes; and with half-lives, if
+        times are known, judged by the last tenth of all interactions (or by ``validation``, if that has
+        times). ``{"hard_negatives": 0}`` and ``{"half_life": None}`` leave them out; a list names others.
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     n_iter : int, default=16
-        Most iterations of a fit. With hard negatives the last 6 draw them, half of them at most.
+        Most iterations of a fit. With hard negatives the last 6, or half of all if fewer, draw them.
     min_gain : float, default=0.01
         Relative gain for which a larger K is worth its cost.
     n_splits : int or "auto", default="auto"
-        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 100,000 8. A half of them, one
-        at least, judges all settings, the others only the rule and the three best.
+        Number of hidden parts: "auto" is 1, below 600,000 interactions 2, below 300,000 3, below 100,000 8.
+        Half of them, at least one, judge all settings, the others only the rule and the three best.
     validation_users : int or None, default=10_000
-        Users who judge a setting, at most: a sample, always the same.
+        Most users who judge a setting: a sample, always the same.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
-        What an interaction weighs, as in `RGALS`; "auto" is decided once, for all fits.
+        Weight of an interaction, as in `RGALS`; "auto" is decided once, for all fits.
     dtype : {"float32", "float64"}, default="float32"
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
     n_jobs : int or None, default=None
         Threads; the result does not depend on it, not by a bit.
     random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
-        1 shows a progress bar with the time left, the memory of every K ahead, and what was gained.
+        1 shows a progress bar with the time left, the memory that each K will need, and the gain.
 
     Attributes
     ----------
     best_params_ : dict
         Parameters of `RGALS` that the last fit took.
     best_score_ : float
-        Their mean metric on the hidden parts that confirmed them; where there is one part only, the largest
-        of many: read it as optimistic.
+        Their mean metric on the hidden parts that confirmed them. With a single hidden part it is the largest
+        of many figures: read it as optimistic.
     best_index_ : int
         Their row of ``cv_results_``.
     cv_results_ : dict of arrays
         A row for every setting that was measured, as in scikit-learn: ``params``, ``param_NAME``,
-        ``splitI_test_score``, ``mean_test_score``, ``std_test_score``, ``rank_test_score`` (settings in full
-        come before cheap ones); ``level`` (0 and 1 are cheap, 2 is in full, 3 again, on the other parts),
-        ``cost`` in default fits, ``seconds``.
+        ``splitI_test_score``, ``mean_test_score``, ``std_test_score``, ``rank_test_score`` (full fits rank
+        before cheap ones); ``level`` (0 and 1: cheap fits; 2: full fits; 3: full fits that confirm, on the
+        other hidden parts), ``cost`` in default fits, ``seconds``.
     gain_ : float
-        What was gained over the rule, relatively; 0 where the rule was kept.
+        Relative gain over the rule; 0 where the rule was kept.
     best_estimator_ : RGALS
         The fitted model on its own.
     n_splits_ : int
-        Hidden parts that judged.
+        Number of hidden parts.
 
     See Also
     --------
@@ -163,11 +163,11 @@ class RGALSCV(RGALS):
             As in `RGALS.fit`.
         y : ignored
         validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
-            What settings are judged by instead of hidden parts of ``X``: for data whose future is no random
-            part of them. The last fit takes it too. What ``X`` does not know is left out, with a warning.
+            Judges the settings instead of hidden parts of ``X``: for data whose future is no random part of
+            them. The last fit takes it too. Users and items unknown to ``X`` are left out, with a warning.
         folder : path, optional
-            Where every measurement is written down. The same call goes on from there after an interruption,
-            with the same results but for seconds; so does a larger budget. It needs an int ``random_state``.
+            Every measurement is written there. After an interruption the same call resumes from it, with the
+            same results but for seconds; so does a larger budget. It needs an int ``random_state``.
         user_ids, item_ids, columns
             As in `RGALS.fit`.
 
@@ -275,7 +275,7 @@ class RGALSCV(RGALS):
 
 
 def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_splits: int) -> dict[str, Any]:
-    """Rows of a search as scikit-learn has them: arrays by name."""
+    """The table of a search in the form of scikit-learn's ``cv_results_``: arrays by name."""
     scores = np.array([row[metric] for row in rows], np.float64)
     splits = np.full((len(rows), n_splits), np.nan)  # NaN for the parts that did not judge a row
     for n, row in enumerate(rows):

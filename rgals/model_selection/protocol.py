@@ -39,11 +39,10 @@ class Core(NamedTuple):
 
 def check_core(k: Any, name: str = "k") -> tuple[int, int]:
     """The two minimum degrees, of users and of items."""
-    if isinstance(k, tuple | list):
-        if len(k) != 2:
-            raise ParameterError(name, k, "give one integer, or two: for users and for items")
-        return check_int(name, k[0], 0), check_int(name, k[1], 0)
-    return (check_int(name, k, 0),) * 2
+    both = k if isinstance(k, tuple | list) else (k, k)
+    if len(both) != 2:
+        raise ParameterError(name, k, "give one integer, or two: for users and for items")
+    return check_int(name, both[0], 0), check_int(name, both[1], 0)
 
 
 def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:

@@ -33,16 +33,16 @@ class Search:
     Parameters
     ----------
     repeats : int, default 1
-        Validation splits to average over: on small data one alone is too noisy to choose by. The further
-        ones are drawn anew from training and validation interactions together.
+        Number of validation splits: on small data one alone is too noisy to choose by. All but the first are
+        drawn anew from training and validation interactions together.
     max_users : int or None, default 10_000
-        Users that a setting is judged by: a sample, always the same, where there are more; None for all.
+        Most users who judge a setting: a sample, always the same, where there are more; None: all.
     n_iter : int, default 16
         Most iterations of a full fit.
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
     sampler : "gp"
-        "optuna" is the same, with a warning: the Gaussian process comes closer to the best with less.
+        "optuna" is accepted with a warning and means the same: "gp" finds better settings.
     time_limit : float, optional
         Seconds after which no further fit starts, except the refit.
 
@@ -89,16 +89,16 @@ class TuneResult:
         Mean of the metric over the validation splits. The largest of many: read it as optimistic.
     metric : str
     edges : tuple of str
-        Parameters whose best value lies at the edge of what was searched.
+        Parameters whose best value lies at the edge of their range.
     finished : bool
         False where ``time_limit`` ended the search.
     trials : list of dict
-        Every fit: ``loss``, ``level`` (2 is full cost), ``params`` (as they ran), the metric, its ``splits``,
-        ``cost`` (in default fits), ``seconds``, ``error``.
+        Every setting measured: ``loss``, ``level`` (2: full fits), ``params`` (as they ran), the metric, its
+        ``splits``, ``cost`` (in default fits), ``seconds``, ``error``.
     test : dict or None
         Metric of the refitted model on the test part, where the protocol has one.
     gain : float
-        What was gained over the middle of the space, which is the rule by default, relatively.
+        Relative gain over the middle of the space, which is the rule by default.
     """
 
     model: RGALS = field(repr=False)
@@ -148,15 +148,15 @@ def tune(
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
-    The search of `rgals.RGALSCV`. Many settings in fits with at most 32 factors and 2 iterations, the best
-    third of them with 5, the best of these in full, beside the middle of the space, which by default is the
-    rule (`rgals.losses.rule`); then further settings in full. A Gaussian process, fitted to everything
-    measured so far, chooses where to look, after settings spread evenly over the space. The first fits start
-    from the factors of one in the middle. Full ones are judged after an eighth, a quarter, a half and all
-    of their iterations, and at the best of these with several exponents of the read-out. The middle is left
-    only for a gain beyond the standard error of the users' differences. Where K is a list, larger values
-    follow, a fifth of the budget each, as long as each gains ``search.min_gain``; at the one that is taken,
-    one parameter after the other is moved while that pays. From K=256 on, all begins with a quarter of it.
+    The search of `rgals.RGALSCV`, by successive halving: many settings in fits with at most 32 factors and 2
+    iterations, the best third of them with 5, the best of these in full, beside the middle of the space,
+    which by default is the rule (`rgals.losses.rule`); then further full fits. First settings are spread
+    evenly over the space; later ones come from a Gaussian process, fitted to all that was measured. The
+    cheapest fits start from the user factors of a fit in the middle. Full fits are judged after an eighth, a
+    quarter, a half and all of their iterations, and the best of these with several exponents of the read-out.
+    The middle is left only for a gain beyond the standard error of the users' differences. If K is a list,
+    larger values follow, a fifth of the budget each, while the one before gained ``search.min_gain``; at the
+    K that is taken, one parameter at a time is moved while that pays. From K=256 on, it begins at K / 4.
 
     Parameters
     ----------
@@ -244,9 +244,9 @@ def tune(
     measure, params = found.measure, found.params
     edges = measure.space.edges(found.trial.params)
     if edges:
-        values = ", ".join(f"{edge}={params[edge]:.4g}" for edge in edges)
+        at = ", ".join(f"{edge}={params[edge]:.4g}" for edge in edges)
         advice = "widen it there (space=..., or --space and --K on the command line)"
-        warn(f"the best setting lies at the edge of the space: {values}; {advice}", EdgeWarning)
+        warn(f"the best setting lies at the edge of the space: {at}; {advice}", EdgeWarning)
     model = measure.model(params)
     test = None
     if refit:

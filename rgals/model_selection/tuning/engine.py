@@ -6,7 +6,7 @@ The best setting is then tried with hard negatives, and with half-lives of the i
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +178,11 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several:
     plain = {"n_iter": last, "readout_exponent": min(measure.space.readouts, key=abs)}
     if middle is None or not several:
         return Choice(measure, best, best if best.level == TOP else replace(best, taken=plain))
-    first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:several]
-    chosen = found = [middle, *first]
+    others = [t for t in same if t is not middle and t.users is not None]  # without failed fits
+    chosen = found = [middle, *sorted(others, key=lambda t: -t.figure)[:several]]
     if measure.prepared.others:
-        again = partial(measure.again, "confirmed", level=CONFIRM)
-        # A setting whose fit failed is not fitted again.
-        judged_again = [t if t.users is None else again(t.params, t.taken) for t in chosen]
-        confirmed = [one for one in judged_again if one is not None]
+        again = (measure.again("confirmed", t.params, t.taken, CONFIRM) for t in chosen)
+        confirmed = [one for one in again if one is not None]
         # Past the deadline, or if the middle cannot be fitted there, the splits that searched decide.
         if len(confirmed) == len(chosen) and confirmed[0].plain is not None:
             found = confirmed

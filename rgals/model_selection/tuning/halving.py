@@ -63,12 +63,11 @@ def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
     """Most trials at each level before the refinement, and most full trials with it."""
     # `costs`: of a trial at each level. At least two trials are full: the middle of the space and the best of
     # the cheap levels.
-    pair = ETA * costs[0] + costs[1]
-    second, first = (max(1, round(most * budget)) for most in _TRIALS_PER_FIT[1::-1])
-    second = min(max(1, int(_CHEAP_SHARE * budget / pair)), second)
-    first = min(ETA * second, max(first, ETA))
+    caps = [budget * most for most in _TRIALS_PER_FIT]
+    second = max(1, min(int(_CHEAP_SHARE * budget / (ETA * costs[0] + costs[1])), round(caps[1])))
+    first = min(ETA * second, max(ETA, round(caps[0])))
     left = (budget - first * costs[0] - second * costs[1]) / costs[2]
-    most = max(2, int(_TRIALS_PER_FIT[2] * budget))
+    most = max(2, int(caps[2]))
     promoted = min(max(2, round(_PROMOTED_SHARE * min(left, most))), second + 1)
     return [first, second, promoted], most
 
@@ -114,7 +113,7 @@ def search(
     K, *above = *space.lead, *space.ladder
     middle = space.middle
     if not space.dimensions:
-        run(np.empty(0), TOP, K)
+        run(middle, TOP, K)
     else:
         per_level, most = counts(budget, [cost(K, level, None) for level in range(TOP + 1)])
         spread = max(2 * len(space.dimensions) + 2, per_level[0] // 2)

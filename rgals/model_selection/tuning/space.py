@@ -1,6 +1,5 @@
 """The search space: ranges and choices by parameter, and the default of each loss, which follows the data."""
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,9 +76,8 @@ class OneOf:
     def at_edge(self, value: Any) -> bool:
         """Whether an option of an ordered list of at least three numbers is its first or last."""
         numbers = [v for v in self.options if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) < max(len(self.options), 3) or numbers != sorted(numbers):
-            return False
-        return value in (numbers[0], numbers[-1])
+        ordered = len(numbers) >= max(len(self.options), 3) and numbers == sorted(numbers)
+        return ordered and value in (numbers[0], numbers[-1])
 
 
 Dimension = Range | OneOf
@@ -182,20 +180,19 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
             reach = 6.0 if name == "reg" else 10.0
             low = float(f"{value / reach:.4g}")
             space[name] = tuple(sorted((low, low * reach * reach)))
-    known = inspect.signature(type(loss)).parameters
-    space |= {name: value for name, value in _EXPONENTS.items() if name in known}
+    space |= {name: value for name, value in _EXPONENTS.items() if name in loss.get_params()}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     """The default space of a loss, changed by parameters that the loss object sets and by the caller's."""
-    names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
     chosen = {k: v for k, v in loss.get_params().items() if not np.array_equal(v, defaults[k])}
     space: dict[str, Any] = {**default_space(loss, X), **chosen}
     for name, value in given.items():
-        if name not in names and name not in OF_MODEL:
-            raise ParameterError("space", name, f"{type(loss).__name__} has {', '.join([*names, *OF_MODEL])}")
+        if name not in defaults and name not in OF_MODEL:
+            known = ", ".join([*defaults, *OF_MODEL])
+            raise ParameterError("space", name, f"{type(loss).__name__} has {known}")
         space[name] = value
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
