@@ -159,7 +159,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
     needs = getattr(model, "_needs_history", True)
     if cold == "popular":
         if history.nnz == 0:
-            advice = "popular are the items of the training interactions; give train"
+            advice = "popularity is counted in training interactions; give train"
             raise ParameterError("cold", cold, advice)
         # A model with a half-life weighs popularity by age.
         popular = seen.likes.col_counts[:, None] if own is None else state.popularity
@@ -212,7 +212,7 @@ def source_of(model: Any) -> Scores:
         # Single items with NaN rank last, as with a function. `min` finds out first, without a large array.
         for name, factors, enough in zip(names, pair, (np.any, np.all), strict=True):
             if np.isnan(factors.min(initial=0.0)) and enough(lost := np.isnan(factors).any(axis=1)):
-                raise InputError(f"{name} hold NaN, first in row {lost.argmax()}, which ranks nothing")
+                raise InputError(f"{name} hold NaN, first in row {lost.argmax()}, which cannot rank items")
         return pair
     if callable(model):
         return model

@@ -70,7 +70,7 @@ def parse(name: Any) -> Metric:
     kind, match = parts(name)
     row, (_, number, cutoff) = METRICS[kind], match.groups()
     if row.needs == WHOLE and cutoff is not None:
-        raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
+        raise ParameterError("metrics", name, f"{match[1]} judges the whole ranking; give no cutoff")
     if row.needs != WHOLE and not 0 < float(cutoff or 0) <= MAX_INDEX:
         advice = f"give a cutoff >= 1 and <= {MAX_INDEX}, for instance '{match[1]}@10'"
         raise ParameterError("metrics", name, advice)

@@ -140,7 +140,7 @@ def evaluate(
     wanted = parse_all(metrics)
     pooled = [metric.name for metric in wanted if metric.needs == EXPOSURE]
     if per_user and pooled:
-        raise ParameterError("metrics", pooled[0], "of all users together; leave it out with per_user=True")
+        raise ParameterError("metrics", pooled[0], "it is of all users together; omit it with per_user=True")
     judged = served(model, train, test, cold, columns)
     asked = users_with_truth(judged, users, wanted)
     _warn_of_fitted(judged, asked)

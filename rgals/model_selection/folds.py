@@ -23,9 +23,9 @@ class UserFold(NamedTuple):
     train : csr_array or Interactions, shape (n_train_users, n_items)
         Rows of the training users; as the next two, Interactions where ``X`` has ids.
     fold_in : csr_array, shape (n_test_users, n_items)
-        What is told about the held-out users.
+        Interactions of the held-out users that the model is told.
     held_out : csr_array, shape (n_test_users, n_items)
-        What is to be found again; disjoint from ``fold_in``.
+        Their other interactions, which are to be found again.
     train_users, test_users : ndarray of int64
         Row numbers in ``X``, increasing.
     """
@@ -79,7 +79,7 @@ class _Split:
 
 @dataclass(eq=False)
 class UserSplit(_Split):
-    """Hold out users: train on the others, tell a part of each held-out user, find the rest again.
+    """Hold out users: train on the others, fold in a part of each held-out user, find the rest again.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class UserSplit(_Split):
     test_size : int or float, optional
         Number or share of users held out, drawn anew for each fold.
     fold_in : float in (0, 1), default 0.8
-        Share of a held-out user's interactions that is told. The rounding is that of `split_interactions`: of
-        n interactions floor((1 - fold_in) * n) are held out, at least one if n >= 2, none if n = 1.
+        Share of a held-out user's interactions that is folded in, rounded as in `split_interactions`: of n
+        interactions floor((1 - fold_in) * n) are held out, at least one if n >= 2, none if n = 1.
     random_state : int, RandomState, Generator or None, default None
     columns : dict or "matrix", optional
         Where ``X`` is a frame: as in `rgals.RGALS.fit`.
@@ -156,7 +156,7 @@ class InteractionSplit(_Split):
         n_splits = check_int("n_splits", self.n_splits, 2)
         counts = np.diff(matrix.indptr)
         rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
-        # A random first fold for every user, or the first folds would hold more than the last.
+        # Each user starts at a random fold; otherwise the first folds would be larger than the last.
         first = rng.randint(0, n_splits, matrix.shape[0])
         fold = np.empty(matrix.nnz, np.int64)
         fold[shuffled_within_rows(matrix, rng)] = (rank + np.repeat(first, counts)) % n_splits

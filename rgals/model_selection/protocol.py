@@ -95,11 +95,11 @@ class Parts:
     ----------
     train, validation, test : csr_array, shape (n_users, n_items)
         With ``split="held_out_users"`` the rows are those of ``train_users``, ``validation_users`` and
-        ``test_users``, and ``validation`` and ``test`` hold what is to be found again.
+        ``test_users``, and ``validation`` and ``test`` hold the interactions to be found again.
     users, items : ndarray of int64
         Row and column numbers of the original matrix that were kept, increasing.
     validation_fold_in, test_fold_in : csr_array or None
-        What is told about held-out users; None for other splits.
+        Interactions of held-out users that the model is told; None for other splits.
     train_users, validation_users, test_users : ndarray of int64 or None
         Positions in ``users``; None for other splits.
     """
@@ -117,7 +117,7 @@ class Parts:
 
     @property
     def train_and_validation(self) -> sp.csr_array:
-        """Training and validation together, for a last fit before the test."""
+        """Training and validation part together, for the last fit before the test."""
         if self.validation_fold_in is not None:
             raise InputError("the validation part holds other users; refit on the training users")
         return self.train + self.validation
@@ -155,7 +155,7 @@ class Protocol:
     core : int, (int, int) or None, default None
         Then keep the k-core, see `k_core`.
     fold_in : float in (0, 1), default 0.8
-        Share told about a held-out user.
+        Share of a held-out user's interactions that is folded in.
     validation : float, default 0.1
         Share of each user's training part, for ``split="given"``.
     seed : int, default 0
@@ -279,7 +279,7 @@ class Protocol:
         elif self.split == "temporal":
             shares = np.minimum(np.cumsum(self.ratios[:2]), 1.0)
             cuts = np.quantile(np.asarray(marks), shares.tolist(), method="higher")
-            later = np.searchsorted(cuts, marks, side="right")  # the last entry lies behind all cuts
+            later = np.searchsorted(cuts, marks, side="right")  # the last entry is after all cuts
             later = np.minimum(later, np.flatnonzero(self.ratios)[-1])
             if later.all() or (all(self.ratios[1:]) and not cuts[0] < cuts[1]):
                 raise InputError("too many interactions share one timestamp for a split by time")
@@ -299,7 +299,7 @@ class Protocol:
         return Parts(*matrices, users, items, validation_in, test_in, train, validation, test)
 
 
-# Each name says what it does; a benchmark names one and its seed.
+# Benchmarks cite one by its name, and the seed.
 PROTOCOLS: dict[str, Protocol] = {
     "user 80/10/10": Protocol(),
     "stars>=3 5-core user 80/10/10": Protocol(min_value=3.0, core=5),
@@ -314,6 +314,6 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def named_protocol(given: Any) -> Protocol | None:
-    """A protocol by its name in `PROTOCOLS`, or as it is."""
+    """The protocol of a name in `PROTOCOLS`; a protocol or None as it is."""
     known = given is None or isinstance(given, Protocol)
     return given if known else PROTOCOLS[check_choice("protocol", given, tuple(PROTOCOLS))]

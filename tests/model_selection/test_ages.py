@@ -87,7 +87,7 @@ def test_half_lives_that_cannot_be_judged_are_refused(data):
         (data, {"protocol": "user 80/10/10"}),
     ):
         with pytest.raises(
-            ParameterError, match="half_life.*it needs times, of validation too, and no protocol"
+            ParameterError, match="half_life.*half-lives need times in X and in validation, and no protocol"
         ):
             tune("rg2", X, asked, budget=2, **more)
 

@@ -651,7 +651,7 @@ def test_dislikes_need_losses_that_take_them(data, monkeypatch):
     )
     assert more.loss_.dislikes and "param_hard_negatives" not in more.cv_results_
     assert "param_hard_negatives" in RGALSCV(loss=IALS(), **OPTIONS).fit(data).cv_results_
-    with pytest.raises(ParameterError, match="space=.*they go with no dislikes"):
+    with pytest.raises(ParameterError, match="space=.*hard negatives need dislikes=False"):
         tune("ials", X, {"K": 4, "dislikes": True, "hard_negatives": [1.0]}, budget=1)
     assert tune("ials", X, {"K": 4, "dislikes": True}, budget=1).model.loss_.dislikes
     monkeypatch.setattr(halving, "_CHEAP_SHARE", None)  # nothing is searched

@@ -277,7 +277,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
         try:
             trial = measure.again("hard negatives", params, taken, TOP)
         except InsufficientMemoryError as error:
-            warn(f"hard negatives do not fit, so that none are tried: {error}")
+            warn(f"hard negatives do not fit into memory, so none are tried: {error}")
             return None
         left -= 0.0 if trial is None else trial.cost or 0.0
         return trial
@@ -308,7 +308,7 @@ def candidates(measure: Measurement) -> tuple[float, ...]:
     times = later[0].train.times if later else None
     if times is None:
         if asked not in ((), (AUTO,)):
-            why = "it needs times, of validation too, and no protocol"
+            why = "half-lives need times in X and in validation, and no protocol"
             raise ParameterError("space", {"half_life": list(asked)}, why)
         return ()
     span = float(times.max() - times.min())

@@ -141,7 +141,7 @@ def search(
         except InsufficientMemoryError as error:
             if led:
                 raise
-            warn(f"K={larger} does not fit, so that the search ends below: {error}")
+            warn(f"K={larger} does not fit into memory, so the search ends below it: {error}")
             break
         if space.dimensions:
             run(middle, TOP, larger, **enough)

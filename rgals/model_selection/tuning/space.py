@@ -201,7 +201,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, Integral)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
     if any(weights) and space.get("dislikes", loss.dislikes) is not False:
-        raise ParameterError("space", {"hard_negatives": list(weights)}, "they go with no dislikes")
+        raise ParameterError("space", {"hard_negatives": list(weights)}, "hard negatives need dislikes=False")
     ages = space.pop("half_life", None)
     ages = ages.tolist() if isinstance(ages, np.ndarray) else ages
     half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)
@@ -225,7 +225,7 @@ def _listed(name: str, given: Any, low: float, high: float, kind: Any = Real) ->
     good = all(isinstance(v, kind) and not isinstance(v, bool) and low <= v <= high for v in values)
     if not good or (name == "readout_exponent" and not values):
         what = "number" if kind is Real else "integer"
-        raise ParameterError("space", {name: given}, f"give one {what}, or a list, of {low:g} to {high:g}")
+        raise ParameterError("space", {name: given}, f"give one {what}, or a list, from {low:g} to {high:g}")
     return tuple(sorted({v.item() if isinstance(v, np.generic) else v for v in values}))
 
 
