@@ -219,16 +219,15 @@ class GaussianProcess:
         from scipy.special import ndtr
         from sklearn.exceptions import ConvergenceWarning
 
-        rng = self.rng
         inputs, values = self._data(trials)
         here = self._fidelity(K, level)
         same = [t for t in trials if t.level == level]
         centre = self.space.point(best_trial(same).params)
-        spread = rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
-        near = centre + spread * rng.standard_normal((_CANDIDATES, len(centre)))
-        candidates = np.vstack([np.clip(near, 0.0, 1.0), rng.random((_CANDIDATES // 4, len(centre)))])
+        spread = self.rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
+        near = centre + spread * self.rng.standard_normal((_CANDIDATES, len(centre)))
+        candidates = np.vstack([np.clip(near, 0.0, 1.0), self.rng.random((_CANDIDATES // 4, len(centre)))])
         for k, place in self.neutral.items():
-            candidates[rng.random(len(candidates)) < 0.2, k] = place
+            candidates[self.rng.random(len(candidates)) < 0.2, k] = place
         # Candidates that stand for the same choice get the same coordinate.
         for k, dimension in enumerate(self.space.dimensions.values()):
             if isinstance(dimension, OneOf):

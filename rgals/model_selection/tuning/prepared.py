@@ -87,7 +87,7 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """Digest of all matrices and users that a figure depends on."""
-        folds = *self.splits, *self.later
+        folds = self.splits + self.later
         return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
 
 
@@ -160,9 +160,8 @@ def _sampled(split: Fold) -> Fold:
     share = _LARGE / max(split.train.nnz, 1)
     if share >= 1 or split.fold_in:
         return replace(split, users=users)
-    n_users = split.train.n_rows
-    others = np.setdiff1d(np.arange(n_users), users)
-    n_others = min(max(round(share * n_users) - len(users), 0), len(others))
+    others = np.setdiff1d(np.arange(split.train.n_rows), users)
+    n_others = min(max(round(share * split.train.n_rows) - len(users), 0), len(others))
     rows = np.sort(np.r_[users, np.random.default_rng(0).choice(others, n_others, replace=False)])
     train = split.train.take_rows(rows)
     return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
