@@ -153,6 +153,22 @@ def test_the_row_of_a_rule_that_is_kept_is_as_it_is_taken(metric, n_splits):
     assert np.nanmean(splits) == pytest.approx(model.best_score_, rel=1e-12)
 
 
+def test_the_parts_of_a_kept_rule_have_the_users_that_they_judge():
+    """With dislikes, parts judge different numbers of users; the row took them for equally many."""
+    X = make_implicit(60, 40, mean_interactions=6, random_state=0).matrix.astype(float)
+    X.data[::3] = -1
+    fixed = {"reg": 0.2, "user_exponent": 0.0, "item_exponent": 0.0, "readout_exponent": [0.0, 0.3]}
+    loss = IALS(alpha0=0.1, dislikes=True)
+    model = RGALSCV(4, loss, budget=1, n_iter=2, space=fixed, n_splits=4, random_state=0).fit(X)
+    others = split_for_tuning(X, None, None, 4, 10_000, 0).others
+    assert len({len(split.users) for split in others}) == 2 and model.gain_ == 0
+    found, at = model.cv_results_, model.best_index_
+    for k, split in enumerate(others, start=2):
+        fit = RGALS(**found["params"][at], random_state=0).fit(split.train)
+        figure = evaluate(fit, split.told, split.hidden)["ndcg@10"]
+        assert found[f"split{k}_test_score"][at] == pytest.approx(figure, rel=1e-6)
+
+
 def test_a_wrong_validation_is_named(data):
     with pytest.raises(InputTypeError, match="validation must be a matrix or a frame"):
         RGALSCV(K=4).fit(data, validation=5)

@@ -159,7 +159,9 @@ def find(
     if judged.plain is not None and judged.users is not None:
         # The rule is taken with all iterations and no read-out, even if its fit was better with others:
         # its row shows the figures of what is taken.
-        splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, len(row["splits"]))]
+        sizes = [len(split.users) for split in best.measure.folds(judged.level)]
+        ends = np.cumsum(sizes)[:-1] if sum(sizes) == len(judged.users) else len(sizes)  # one figure a split
+        splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, ends)]
         row |= {"params": {**row["params"], **judged.taken}, metric: judged.figure, "splits": splits}
     rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
@@ -259,7 +261,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     others = measure.prepared.others
     n_iter = min(measure.iterations[-1], given.judged.taken["n_iter"] + DRAWS)
-    late = bool(others) and given.judged.level == TOP  # the deadline came before the confirmation
+    late = bool(others) and given.judged.level == TOP  # nothing was confirmed, most likely past the deadline
     if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None or late:
         return None
     without, left = float(np.nanmean(reference)), budget
