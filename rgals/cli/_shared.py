@@ -24,9 +24,10 @@ from rgals.datasets.ids import text_to_labels
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
 from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
+from rgals.files.archive import OtherFormatError
 from rgals.losses import Loss, get_loss
 from rgals.matrix.store import open_matrix
-from rgals.runtime.errors import InputError, ModelFileError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
 from rgals.sgd import SGDRanker
 
@@ -111,12 +112,12 @@ def progress(args: argparse.Namespace) -> int:
 
 
 def load(path: str) -> Any:
-    """The model of a file of any kind; where it is none, the error is that of `RGALS.load`."""
+    """Load a fitted model of any kind; a file of no model gives the error of `RGALS.load`."""
     try:
         return RGALS.load(path)
-    except ModelFileError:
+    except OtherFormatError:
         for kind in (SGDRanker, Popularity, EASE):
-            with suppress(ModelFileError):
+            with suppress(OtherFormatError):  # a damaged file of this kind is reported as such
                 return kind.load(path)
         raise
 

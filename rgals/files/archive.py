@@ -102,8 +102,18 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(_bytes(array)).hexdigest()
 
 
+class OtherFormatError(ModelFileError):
+    """The file is of rgals, but of another format than the one that was expected."""
+
+
 class _Fault(Exception):  # noqa: N818 - never leaves this module
     """What is wrong with a file, without its name."""
+
+    error = ModelFileError
+
+
+class _OtherFormat(_Fault):
+    error = OtherFormatError
 
 
 def _check_layout(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: FileSpec) -> None:
@@ -175,7 +185,7 @@ def _read(file: BinaryIO, size: int, name: str, expected: FileSpec) -> tuple[dic
                 _check_finite(key, array)
             return arrays, header["content"]
     except _Fault as fault:
-        raise ModelFileError(f"{name}: {fault}") from None
+        raise fault.error(f"{name}: {fault}") from None
     except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise ModelFileError(f"{name}: damaged or not a {expected.format} file ({reason})") from error
@@ -231,7 +241,7 @@ def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileS
         raise _Fault(f"not a {expected.format} file: its metadata are of another kind")
     kind, version = header.get("format"), header.get("format_version")
     if kind != expected.format:
-        raise _Fault(f"not a {expected.format} file but {str(kind)[:80]!r}")
+        raise _OtherFormat(f"not a {expected.format} file but {str(kind)[:80]!r}")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _Fault(f"{str(version)[:80]!r} is not a format version")
     if version > expected.version:

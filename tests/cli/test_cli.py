@@ -308,6 +308,16 @@ def test_evaluate_takes_a_model_of_any_kind(kind, folder, tmp_path, capsys):
     assert figures["ndcg@10"] == pytest.approx(told.mean(), abs=1e-12) and told.any()
 
 
+def test_a_damaged_baseline_is_called_damaged(tmp_path, capsys):
+    """The error was "not a rgals-model file but 'rgals-popularity'"."""
+    path = tmp_path / "model.npz"
+    Popularity().fit(make_implicit(30, 20, random_state=0)).save(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"item_factors.npy") + 200] ^= 1
+    path.write_bytes(content)
+    assert "damaged or not a rgals-popularity file" in error_of(capsys, "info", path)
+
+
 # ------------------------------------------------------------------------------------------- recommend
 
 
