@@ -53,14 +53,21 @@ def axes(ax: Any) -> Any:
     return ax
 
 
+def as_text(name: Any) -> str:
+    """A name as matplotlib shows it literally, in legends too."""
+    # Two dollars enclose a formula, and labels that begin with an underscore are left out of legends.
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
     """The colour and the label of a line for each model, and the model: one, or several by name."""
     named = models if isinstance(models, Mapping) else {"": models}
     if not named:
         raise InputError("models: nothing is given to draw; for example {'RG2': model}")
-    # What begins with an underscore is in no legend of matplotlib.
-    labels = [" " * str(name).startswith("_") + str(name) or None for name in named]
-    styles = [{"color": COLORS[k % len(COLORS)], "label": label} for k, label in enumerate(labels)]
+    styles = [
+        {"color": COLORS[k % len(COLORS)], "label": as_text(name) or None} for k, name in enumerate(named)
+    ]
     return list(zip(styles, named.values(), strict=True))
 
 

@@ -251,9 +251,13 @@ def test_the_legend_does_not_lie_on_the_curves(draw):
     assert not covered(draw({"fast": curves(1)["model 0"], "slow": slow}))
 
 
-def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
-    ax = plots.learning_curve({"_old": curves(1)["model 0"], "new": curves(1)["model 0"]})
-    assert [text.get_text().strip() for text in ax.get_legend().get_texts()] == ["_old", "new"]
+def test_names_are_drawn_as_they_are():
+    """Those with an underscore in front were left out, and two dollars were a formula, wrong here."""
+    curve = curves(1)["model 0"]
+    ax = plots.learning_curve({"_old": curve, r"5$ \frac $": curve, "1 $": curve})
+    ax.figure.draw_without_rendering()
+    shown = [text.get_text().strip().replace(r"\$", "$") for text in ax.get_legend().get_texts()]
+    assert shown == ["_old", r"5$ \frac $", "1 $"]
 
 
 def test_objectives_of_other_sizes_share_a_picture():

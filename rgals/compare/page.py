@@ -13,7 +13,7 @@ import numpy as np
 
 from rgals.compare.report import LEVEL, Comparison, quality_table, rate_table, significance_table
 from rgals.files.atomic import atomic_file
-from rgals.plots import COLORS, axes, legend, mark_shares, new_figure
+from rgals.plots import COLORS, as_text, axes, legend, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:
@@ -23,13 +23,10 @@ def draw(result: Comparison) -> Any:
     left, right = map(axes, figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0, [0, -1]])
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
-    # To matplotlib dollars enclose a formula, and what begins with an underscore is in no legend.
-    names = (result.name, *color, *result.objectives)
-    text = {name: " " * name.startswith("_") + name.replace("$", r"\$") for name in names}
     for row in result.rows:
         style: dict[str, Any] = {"color": color[row.label], "linestyle": "-" if row.family == "ALS" else "--"}
         for k, curve in enumerate(row.curves):
-            style["label"] = None if k else text[row.label]
+            style["label"] = None if k else as_text(row.label)
             dot = {"marker": ".", "linestyle": ""} if len(curve) == 1 else {}  # and no dashed line
             left.plot(*zip(*curve, strict=True), **style | dot, linewidth=1.4)
     values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
@@ -42,7 +39,7 @@ def draw(result: Comparison) -> Any:
     left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")
-    left.set_title("{}, K={K}, {machine[threads]} threads".format(text[result.name], **result.setting))
+    left.set_title("{}, K={K}, {machine[threads]} threads".format(as_text(result.name), **result.setting))
     legend(left, frameon=True)
     for label, found in result.objectives.items():
         objective, other = np.asarray(found["objective"]), result.objectives[found.get("same_as", label)]
@@ -51,7 +48,7 @@ def draw(result: Comparison) -> Any:
         t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
         if "same_as" not in found:  # a run that found the limit itself says nothing near its end
             shown &= t <= (len(gap) + 1) // 2
-        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": text[label]}
+        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": as_text(label)}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
     if result.objectives:
         right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
