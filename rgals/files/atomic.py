@@ -1,4 +1,4 @@
-"""Atomic writing: a file appears under its name when it is complete, or not at all."""
+"""Atomic writing: a file appears under its name when it is complete, or not at all; locks of files."""
 
 import errno
 import importlib
@@ -13,22 +13,15 @@ from typing import Any, BinaryIO
 
 from rgals.runtime.errors import InputError, InputTypeError
 
-
-def _module(name: str) -> Any:
-    """A module that only some systems have, or None."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-fcntl, msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
-_PREFIX, _SUFFIX = ".rgals-", ".tmp"
 _WINDOWS = os.name == "nt"  # where an open file can be neither renamed nor removed
-_LOCKED_BYTE = 1 << 40  # Windows locks bytes, and nobody else can read those: one far behind the end
-_PAUSE = 0.1  # seconds between attempts at what cannot be waited for
-_ATTEMPTS = 20  # at a name that somebody has open
-_HOUR = 3600.0  # seconds
+#: The module that locks files on this system; the other one does not exist.
+fcntl: Any = None if _WINDOWS else importlib.import_module("fcntl")
+msvcrt: Any = importlib.import_module("msvcrt") if _WINDOWS else None
+_PREFIX, _SUFFIX = ".rgals-", ".tmp"
+_LOCKED_BYTE = 1 << 40  # Windows locks byte ranges against reading, too: this byte is far beyond the end
+_PAUSE = 0.1  # seconds between attempts to lock or to rename
+_RENAME_ATTEMPTS = 20  # on Windows, while another process has the file open
+_LEFTOVER_SECONDS = 3600.0  # on Windows, age from which an unlocked temporary file counts as left over
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -40,7 +33,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     is renamed. If anything fails before that, the temporary file is removed and what stood under the name
     stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
     it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps pointing to
-    the file. A name that is no file's is an `InputError`.
+    the file. A path to anything but a file, such as a folder, is an `InputError`.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputTypeError(f"give the path of a file, as a text or a pathlib.Path, not {path!r}")
@@ -56,11 +49,11 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
-            if mode is not None and not _WINDOWS:  # there it would say read-only, and nothing else
+            if mode is not None and not _WINDOWS:  # Windows has no more than a read-only flag
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
             _sync(file.fileno())
             if not _WINDOWS:
-                os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
+                os.replace(temporary, target)  # while it is open and locked, no other writer removes it
         if _WINDOWS:
             _replace_closed(temporary, target)
     except BaseException:
@@ -71,34 +64,34 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 def _remove_leftovers(folder: str) -> None:
     """Remove the temporary files of writers that were killed."""
-    # A writer holds a lock on its file, which the system releases when the process ends, however it ends.
-    # Files that cannot be locked are in use, or belong to a file system without locks, and stay.
+    # A writer holds a lock on its file, which the system releases at the end of the process, also when it is
+    # killed. Files that cannot be locked are in use or on a file system without locks: they stay.
     try:
         names = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    except PermissionError:  # a folder that may be written but not listed
+    except PermissionError:  # the folder may be written but not listed
         return
     for name in names:
         path = os.path.join(folder, name)
         try:
             descriptor = os.open(path, OPEN | getattr(os, "O_NOFOLLOW", 0))
-        except OSError:  # gone in the meantime, or somebody else's
+        except OSError:  # removed in the meantime, or another user's
             continue
         with os.fdopen(descriptor, "r+b") as file, suppress(PermissionError):
-            # Another user's file in a shared folder is that user's business. On Windows a writer closes its
-            # file, and so unlocks it, before it renames it.
-            young = _WINDOWS and time.time() - os.fstat(descriptor).st_mtime < _HOUR
+            # Removing another user's file in a shared folder may be denied. On Windows a writer has to close,
+            # and so to unlock, its file before it renames it.
+            young = _WINDOWS and time.time() - os.fstat(descriptor).st_mtime < _LEFTOVER_SECONDS
             if lock(descriptor) and not young:
                 close_and_remove(file, path)
 
 
 def _create(folder: str) -> tuple[str, int]:
-    """Name and descriptor of a new, locked file."""
+    """Create and lock a temporary file: its path and descriptor."""
     while True:
         path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
-        # os.open and not tempfile: the permissions follow the umask, as for any other file of the user.
+        # os.open instead of tempfile, so that permissions follow the umask, as those of other new files.
         descriptor = os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o666)
-        # Before the lock, another writer may take the file for a leftover: what it holds or has removed is
-        # given up.
+        # Until it is locked, another writer may take the file for a leftover: try again if that writer has
+        # locked or removed it.
         if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
@@ -106,11 +99,9 @@ def _create(folder: str) -> tuple[str, int]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
-    # None is what file systems without locks give (some network and FUSE mounts), each by an error of its
-    # own, and systems without a way to lock. `wait`: where the system can, which Windows cannot.
-    if fcntl is None and msvcrt is None:
-        return None
+    """Lock a file: True if this descriptor holds the lock now, False if another does, None if none can."""
+    # None: a file system without locks, such as some network and FUSE mounts, which raise various errors.
+    # `wait` blocks until the lock is free; Windows cannot wait and returns at once.
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -128,11 +119,11 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
 
 @contextmanager
 def locked(path: Path, patience: float | None = None) -> Iterator[None]:
-    """Wait until nobody else is inside with this path: a file that is locked meanwhile and then gone.
+    """A lock between processes: one at a time is inside with this path, a file that is removed afterwards.
 
-    After ``patience`` seconds go in beside whoever is: it may have been stopped, or hang.
+    After ``patience`` seconds of waiting enter all the same: the holder may have been stopped, or hang.
     """
-    if not path.parent.is_dir():  # else the error would name a file that the caller does not know
+    if not path.parent.is_dir():  # open would name the lock file, which the caller does not know
         raise FileNotFoundError(errno.ENOENT, "No such folder; make it first (mkdir -p)", str(path.parent))
     until = None if patience is None else time.monotonic() + patience
     while True:
@@ -142,7 +133,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
                     yield
                     return
                 time.sleep(_PAUSE)
-            if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
+            if os.fstat(held.fileno()).st_nlink:  # otherwise the last holder has removed it: open a new one
                 try:
                     yield
                 finally:
@@ -152,8 +143,8 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
 
 
 def _replace_closed(temporary: str, target: str) -> None:
-    """Rename a file on Windows; readers of the old one, and virus scanners, are given a moment."""
-    for _ in range(_ATTEMPTS):
+    """Rename a closed file on Windows; retried while readers or virus scanners have the target open."""
+    for _ in range(_RENAME_ATTEMPTS):
         with suppress(PermissionError):
             return os.replace(temporary, target)
         time.sleep(_PAUSE)
@@ -161,29 +152,29 @@ def _replace_closed(temporary: str, target: str) -> None:
 
 
 def close_and_remove(file: BinaryIO, path: str) -> None:
-    """Remove a file that was written to; it stays locked until it is gone, where the system allows that."""
+    """Remove an open file, before its lock is released if the system can (all but Windows)."""
     if not _WINDOWS:
         Path(path).unlink(missing_ok=True)
-    with suppress(OSError):  # what is not written yet, on a full disk, is not wanted any more
+    with suppress(OSError):  # on a full disk, closing fails to flush what is dropped anyway
         file.close()
     if _WINDOWS:
         Path(path).unlink(missing_ok=True)
 
 
 def _sync(descriptor: int) -> None:
-    """Bring what was written to the disk: on macOS fsync ends at the disk's own cache."""
+    """Flush a file to the disk; on macOS, fsync alone stops at the disk's own cache."""
     if hasattr(fcntl, "F_FULLFSYNC"):
-        with suppress(OSError):  # a file system that has only fsync; an error that matters comes there again
+        with suppress(OSError):  # unsupported by the file system: fsync then reports real errors
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
     os.fsync(descriptor)
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the new name durable; the file itself is complete, so a system that cannot do this may go on."""
+    """Flush a folder, so that a rename survives a crash; systems that cannot do this are ignored."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that may be written but not listed
+    except PermissionError:  # the folder may be written but not opened
         return
     try:
         _sync(descriptor)

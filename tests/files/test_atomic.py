@@ -190,9 +190,6 @@ def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
         assert files.lock(one.fileno(), wait=True) is True
         assert files.lock(other.fileno()) is False
         assert one.read() == b"456789"
-    monkeypatch.setattr(files, "msvcrt", None)
-    with open(tmp_path / "file", "r+b") as one:
-        assert files.lock(one.fileno(), wait=True) is None
 
 
 @pytest.fixture
