@@ -1,1 +1,1 @@
-"""Files that are whole or not there: atomic writing, checked archives, journals."""
+"""Reading and writing files safely: atomic writing, checked archives, journals."""

@@ -1,4 +1,4 @@
-"""The record of long work: one JSON object a line, appended as results arrive, read again to resume."""
+"""A journal of results, from which long work resumes: JSON lines, appended as results arrive."""
 
 import json
 import os
@@ -10,14 +10,14 @@ import numpy as np
 from rgals.runtime.errors import InputError
 
 _FIRST = b'{"key": "setting"'  # how every journal begins
-as_json = json.JSONEncoder(default=np.generic.item).encode  # numpy's numbers are numbers
+as_json = json.JSONEncoder(default=np.generic.item).encode  # takes numbers of numpy, too
 
 
 class Journal:
-    """Results by key, kept in a file of JSON lines; its first line is the setting that all results share."""
+    """Results by key, in a file of JSON lines whose first line holds the setting that all results share."""
 
-    # A file of another setting is refused. So is a damaged one, but for a last line that an interruption cut
-    # short.
+    # Files of another setting are refused, and damaged ones, except that an incomplete last line, which an
+    # interruption leaves, is dropped.
 
     def __init__(self, path: Path, setting: dict[str, Any]) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Journal:
                 problem = f"line {number} is damaged ({error}); remove the file to start again"
                 raise InputError(f"{self.path}, {problem}") from error
         if torn and not whole and not torn.startswith(_FIRST[: len(torn)]):
-            raise InputError(f"{self.path} is no journal; it stays as it is. Choose another place")
+            raise InputError(f"{self.path} is not a journal and was not changed; choose another place")
         if torn:
             os.truncate(self.path, len(content) - len(torn))
 
@@ -55,7 +55,7 @@ class Journal:
         return self.records.get(key)
 
     def add(self, key: str, record: dict[str, Any]) -> dict[str, Any]:
-        """Append a record, to the disk before this returns."""
+        """Append a record and flush it to the disk."""
         text = as_json({"key": key, **record})
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(text + "\n")

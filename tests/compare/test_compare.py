@@ -151,7 +151,7 @@ def test_one_line_of_something_else_is_no_torn_journal(tmp_path):
     path = tmp_path / "settings.json"
     for text in ('{"my": "settings"}', "x"):
         path.write_text(text)
-        with pytest.raises(InputError, match="is no journal"):
+        with pytest.raises(InputError, match="is not a journal"):
             Journal(path, {"K": 4})
         assert path.read_text() == text
     for torn in ("", '{"ke', '{"key": "setting", "setting": {"K'):
