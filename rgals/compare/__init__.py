@@ -39,12 +39,12 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     n_jobs: int | None = None,
     verbose: int = 1,
 ) -> Any:
-    """Compare methods by test quality, its significance, and validation quality against training seconds.
+    """Compare methods by test quality, its significance, and validation quality over training seconds.
 
     Methods by name and losses are tuned on validation by climbing ladders of their parameters, then run with
     several seeds; their fits end when validation no longer improves. Estimators and functions run as they
-    are, on the same training part. What was done before an interruption is read from ``results.jsonl`` and
-    not done again.
+    are, on the same training part. Results from before an interruption are read from ``results.jsonl``, not
+    computed again.
 
     Parameters
     ----------
@@ -56,37 +56,38 @@ def compare(  # type: ignore[misc]  # the overloads name no options
         Names from `METHODS`, also in one text with commas. Losses, for ALS. Estimators of rgals, of
         scikit-learn's kind, implicit's: anything with ``fit(X)`` and ``recommend(users, n)`` (ids of the best
         items of each user, or ids and scores), ``predict(X)`` (scores of all items) or ``get_score(users)``.
-        Functions of the training matrix (a scipy csr_matrix) that give the scores of all users and items, a
+        Functions of the training matrix (a scipy csr_matrix) that return the scores of all users and items, a
         function from users to their scores, or something fitted, such as irspack's
         ``lambda X: IALSRecommender(X).learn()``. An estimator or function in a pair with
-        ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. Where there is a
-        ``random_state``, it is the number of the run; what has none runs once.
+        ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. A ``random_state`` is set to the
+        number of the run; estimators without one run once.
     out : path, optional
-        Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``, made if need be, of several
-        data sets one below it for each. Without it nothing is kept.
+        Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``, created if absent, with one
+        folder inside it for each of several data sets. Without it nothing is stored.
     name : str, optional
-        Of the data, for titles. By default that of the file.
+        Title of the data; by default the name of the file.
     protocol, columns
-        How the data are split, and what the columns of a frame are, as in `prepare`.
+        How the data are split, and the roles of a frame's columns, as in `prepare`.
     K : int, default=64
         Number of factors of methods by name and losses.
     seeds : int, default=3
-        Runs of every method with random choices; figures are means over them.
+        Runs of every method with random choices; results are means over them.
     metric : str or sequence of str, default="ndcg@10"
-        As in `rgals.metrics.evaluate`, larger is better. The first is what is tuned and watched; rows are
+        As in `rgals.metrics.evaluate`; larger must be better. The first is tuned and watched, and rows are
         sorted and tested by it. All are measured on test, with MRR@10 and NDCG@10.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
-        What an interaction weighs in fits of rgals, as in `rgals.RGALS`, where an estimator does not say so
-        itself; "auto" is decided once. Others get the values as they are.
+        How fits of rgals weigh interactions, as in `rgals.RGALS`, unless an estimator sets it itself; "auto"
+        is decided once for all. Other estimators and functions get the values unchanged.
     effort : Effort, optional
         Trials of tuning, limits of fits, starts.
     n_jobs : int, optional
+        Threads; None for all.
     verbose : int, default=1
-        Shows a progress bar over the whole comparison.
+        Whether to show a progress bar over the whole comparison.
 
     Returns
     -------
-    Comparison, or Comparisons where data is a mapping
+    Comparison, or Comparisons if data is a mapping
         Rows in the order of test quality; ``text()``, ``markdown()``, ``to_frame()``, ``against()``.
 
     Raises
@@ -96,7 +97,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     InputError
         The folder holds a comparison with other settings.
     MissingDependencyError
-        Without matplotlib, where there is a folder (results are kept all the same).
+        ``out`` is given but matplotlib is not installed; results are stored all the same.
 
     Warns
     -----
@@ -105,8 +106,8 @@ def compare(  # type: ignore[misc]  # the overloads name no options
 
     Notes
     -----
-    A folder knows an estimator by its name and parameters, and a function by its name and source: give
-    another name where something else changes.
+    A folder identifies an estimator by its name and parameters, and a function by its name and source: give
+    it another name if anything else changes.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     sets = {str(key): one for key, one in data.items()} if many else {str(name or default): data}
     named = all(Path(key).name == key not in ("", "..") for key in sets)
     if many and (name is not None or not 0 < len(sets) == len(data) or not named):
-        raise ParameterError("data", list(data), "the keys are names of data sets and of folders for them")
+        raise ParameterError("data", list(data), "keys must be names of data sets, usable for folders, too")
     splits = {key: prepare(one, protocol=protocol, columns=columns) for key, one in sets.items()}
     found = Comparisons()
     with TemporaryDirectory() as nowhere:

@@ -1,4 +1,4 @@
-"""What methods are compared on: training, validation and test interactions."""
+"""The data of a comparison: training, validation and test interactions."""
 
 import os
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from rgals.runtime.errors import InputError, ParameterError
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation and test interactions, each users x items, and ids of the users.
+    """Training, validation and test interactions, each users x items, and the ids of the users.
 
     Attributes
     ----------
-    train, validation, test : CSR, shape (n_users, n_items), made of any matrices
+    train, validation, test : CSR, shape (n_users, n_items)
+        Made from any matrix, sparse or dense.
     user_ids : ndarray or None
     """
 
@@ -42,7 +43,7 @@ class Split:
 
     @property
     def known(self) -> CSR:
-        """Training and validation together: what is left out of the ranking on test."""
+        """Training and validation interactions, which are left out of rankings on test."""
         return union([self.train, self.validation]) or self.train
 
 
@@ -60,19 +61,19 @@ def prepare(
     Parameters
     ----------
     data : path, matrix, Interactions, frame or Split
-        Where it marks a test part, that is kept and a tenth of every user's training part becomes
-        validation; otherwise 80 / 10 / 10 per user.
+        A marked test part is kept, and a tenth of every user's training part becomes validation; without
+        one, the interactions of every user are split 80 / 10 / 10.
     min_value : float, optional
-        Values from here on count as positives of weight 1.
+        Keep values >= ``min_value`` as positives of weight 1.
     core : int, optional
-        Drop users and items with fewer interactions, repeatedly. A test part that is marked is drawn anew.
+        Drop users and items with fewer interactions, repeatedly. A marked test part is then drawn anew.
     random_state : int
-        Of the split.
+        Seed of the split.
     protocol : Protocol or str, optional
-        In the place of all these: how the parts are made; a string names one of
-        `rgals.model_selection.PROTOCOLS`. Users cannot be held out.
+        How the parts are made, instead of the three options above; a string names one of
+        `rgals.model_selection.PROTOCOLS`. Protocols that hold users out are not possible.
     columns : dict or "matrix", optional
-        Where data is a frame: as in `rgals.RGALS.fit`; of a file, by role the name of a column.
+        Of a frame, as in `rgals.RGALS.fit`; of a file, a dict with the name of the column of each role.
 
     Returns
     -------
@@ -83,7 +84,7 @@ def prepare(
     InputError
         A part has no interactions.
     ParameterError
-        The protocol is unknown, holds out users, or stands beside what it decides.
+        The protocol is unknown, holds out users, or comes with an option that it decides itself.
 
     Examples
     --------
@@ -95,8 +96,7 @@ def prepare(
     """
     if isinstance(data, Split):
         if (min_value, core, random_state, protocol, columns) != (None, None, 0, None, None):
-            advice = "it is split already; give options where it is prepared"
-            raise ParameterError("data", "Split(...)", advice)
+            raise ParameterError("data", "Split(...)", "it is split already; give these options to prepare")
         return data
     protocol = named_protocol(protocol)
     if protocol is not None and not (min_value is None and core is None and random_state == 0):
@@ -107,17 +107,17 @@ def prepare(
         data = read_interactions(data, min_value=min_value, **wanted_columns(columns))
         min_value = columns = None
     data = given(data, columns, name="data")
-    if not data.labelled:  # users and items without interactions do not count
+    if not data.labelled:  # drop users and items without interactions
         data = given(read_interactions(data.csr()))
     if protocol is None:
         kind = "given" if data.split is not None and core is None else "user"
         protocol = Protocol(kind, min_value=min_value, core=core, seed=random_state)
     elif protocol.split == "held_out_users":
-        raise ParameterError("protocol", str(protocol), "methods are compared on users whom they know")
+        raise ParameterError("protocol", str(protocol), "methods are compared on users of the training part")
     found = protocol.apply(data)
     return Split(found.train, found.validation, found.test, data.user_ids[found.users])
 
 
 def some_users(validation: CSR, n_users: int | None) -> CSR:
-    """Those of ``n_users`` users who like something, drawn at random (None: of all); other rows are empty."""
+    """The rows of ``n_users`` random users with positives (None: of all users); other rows become empty."""
     return validation.where(np.isin(validation.rows, sample_users(validation.likes, n_users)))

@@ -1,4 +1,4 @@
-"""The methods that can be compared: how each is built, and the ladders that its parameters are tuned on."""
+"""The methods of a comparison: how each is built, and the ladders of values for its tuned parameters."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,11 @@ from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import setting
 
 Params = Mapping[str, float]
-Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # the ladder of a parameter, and where tuning starts
+Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # by parameter: its ladder and the start of tuning
 
 
 def params_text(params: Params) -> str:
-    """Parameters as the keys of a journal hold them."""
+    """Parameters as text, for the keys of a journal."""
     return as_json(dict(sorted(params.items())))
 
 
@@ -36,10 +36,9 @@ def _rungs(low: float, high: float) -> tuple[float, ...]:
     return tuple(v for v in values if low <= v <= high)
 
 
-_EASE: dict[str, Any] = {"rule": lambda train, K: {"reg": ridge_of(train)}, "seeded": False}
-_SMALL = _rungs(0.002, 2)
+_SMALL_ALPHA = _rungs(0.002, 2)
 _REG = _rungs(0.0003, 1)
-_SOFTMAX_RIDGE = 0.6  # best on MovieLens 1M: 0.06 for softmax, 0.1 for RG2
+_SOFTMAX_RIDGE = 0.6  # of softmax over that of RG2; the best on MovieLens 1M are 0.06 and 0.1
 _BETA = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 _ALPHA = _rungs(0.5, 100)
 _LR = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
@@ -55,27 +54,27 @@ class Method:
     Parameters
     ----------
     name : str
-        In tables and in the folder.
+        Identifies the method in results and in the folder.
     label : str
-        In pictures.
+        Name in tables and figures.
     family : str
-        "ALS", "SGD" or anything else. The objective of those of "ALS" is followed.
+        "ALS", "SGD" or any other word. The objective is recorded for methods of "ALS".
     build : callable
         ``build(params, K=..., n_jobs=..., random_state=...)`` gives an estimator to fit, or a function of the
         training matrix.
     ladders : mapping of str to tuple of float, default {}
-        Every tuned parameter with its values in ascending order.
+        The values of every tuned parameter in ascending order.
     start : mapping of str to float, default {}
-        Where tuning starts, for every ladder; otherwise in its middle.
+        Values from which tuning starts; parameters without one start in the middle of their ladder.
     rule : callable, optional
-        ``rule(train, K)`` gives a better start for some of them.
+        ``rule(train, K)`` gives starts that follow from the data, which replace those of ``start``.
     stops : bool, default False
-        Whether its fits end when validation no longer improves: it has scikit-learn's ``set_params`` with
-        ``early_stopping`` and ``patience``.
+        Whether fits stop when validation no longer improves: the estimator then needs scikit-learn's
+        ``set_params`` with ``early_stopping`` and ``patience``.
     seeded : bool, default True
-        Whether runs differ by their ``random_state``; others run once.
+        Whether results depend on ``random_state``; a method without random choices runs once.
     settings : str, default ""
-        What else its results depend on: with another one, what a folder holds is not taken.
+        Anything else that results depend on: results in a folder are reused only if it is the same.
 
     Examples
     --------
@@ -104,18 +103,18 @@ class Method:
                 raise ParameterError(f"ladder of {name}", ladder, "give numbers to try, in ascending order")
 
     def start_for(self, train: Any, K: int) -> dict[str, float]:
-        """Where tuning of a model with K factors starts on a matrix with these margins."""
+        """Start of tuning for K factors, from a matrix or its `Degrees`."""
         known = {**self.start, **({} if self.rule is None else self.rule(train, K))}
         return {name: known.get(name, ladder[len(ladder) // 2]) for name, ladder in self.ladders.items()}
 
     def key(self, params: Params | None = None) -> str:
-        """The method in the keys of a journal, with some parameters."""
+        """The method, with parameters if given, as part of a journal's keys."""
         parts = self.name, "" if params is None else params_text(params), self.settings
         return " ".join(filter(None, parts))
 
 
 def _copies(thing: Any, tuned: Tuned, name: str, label: str, family: str, **how: Any) -> Method:
-    """A method whose runs are copies of an estimator; ``tuned`` are parameters of it or of its loss."""
+    """A method that fits copies of an estimator; ``tuned`` names parameters of it or of its loss."""
     own = thing.get_params()
 
     def build(params: Params, K: int = 64, random_state: int = 0, n_jobs: int | None = None) -> Any:
@@ -128,14 +127,14 @@ def _copies(thing: Any, tuned: Tuned, name: str, label: str, family: str, **how:
 
 
 def _als(name: str, label: str, loss: Loss, tuned: Tuned, ruled: bool = True, **fixed: Any) -> Method:
-    """A method by alternating least squares; ``tuned`` are parameters of the loss and ``reg``."""
+    """A method by alternating least squares; ``tuned`` names parameters of the loss, and ``reg``."""
     known = partial(rule, type(loss)) if ruled else None
     model = RGALS(loss=loss, n_iter=60, **fixed)
     return _copies(model, tuned, name, f"{label} (ALS)", "ALS", rule=known, stops=True)
 
 
 def _sgd(loss: str, label: str, score: str, **fixed: Any) -> Method:
-    """A method by stochastic gradient descent, on cosines with a temperature or on inner products."""
+    """A method by stochastic gradient descent on cosines with a temperature, or on inner products."""
     by_frequency = fixed.get("decay") == "frequency"
     tuned: Tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
     if score == "dot":
@@ -146,20 +145,20 @@ def _sgd(loss: str, label: str, score: str, **fixed: Any) -> Method:
     model = SGDRanker(loss=loss, n_epochs=200, score=score, **fixed)
 
     def known(train: Any, K: int) -> dict[str, float]:
-        """What an `SGDRanker` takes by itself; the ridge from that of RG2, its second-order form."""
+        """The defaults of `SGDRanker`; softmax's ridge follows RG2, its second-order approximation."""
         degrees = train if isinstance(train, Degrees) else Degrees.of(train)
         found = setting(clone(model).set_params(K=K), degrees)
         if by_frequency:
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
-        found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps as small as the factors
+        found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps in proportion to the initial factors
         return found
 
     name, label = loss if score == "cosine" else f"{loss}_dot", f"{label}, {score} (SGD)"
     return _copies(model, tuned, name, label, "SGD", rule=known, stops=True)
 
 
-_RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
-# At beta = 1 nothing holds the scores of what was not observed in the published form.
+_RG = {"alpha": (_SMALL_ALPHA, 0.05), "reg": (_REG, 0.1)}
+# Without beta = 1, at which the published form puts no penalty on the scores of unobserved pairs.
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
 _RIDGE = {"reg": (_rungs(1, 7e5), 300.0)}
@@ -167,7 +166,7 @@ _ALL = (
     _als("rg2", "RG2", RG2(), _RG),
     _als("rgx", "RGx", RGX(), {**_RG, "beta": (_BETA, 0.9)}),
     _als("rgx_gramian", "RGx as published", RGX(form="gramian"), _GRAMIAN),
-    _als("ials", "iALS", IALS(), {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
+    _als("ials", "iALS", IALS(), {"alpha0": (_SMALL_ALPHA, 0.1), "reg": (_REG, 0.01)}),
     _als("wrmf", "WRMF, frequency-scaled", WRMF(), {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
     _als("wrmf_plain", "WRMF, plain ridge", WRMF(), _PLAIN, ruled=False, reg_exponent=0.0),
     _sgd("softmax", "Softmax", "cosine"),
@@ -180,7 +179,9 @@ _ALL = (
     _sgd("bpr", "BPR", "dot", n_negatives=10),
     _sgd("bce", "BCE", "dot", n_negatives=10),
     _sgd("sparsemax", "Sparsemax", "dot", decay="frequency", init_scale=0.01),
-    _copies(EASE(), _RIDGE, "ease", "EASE", "closed form", **_EASE),
+    _copies(
+        EASE(), _RIDGE, "ease", "EASE", "closed form", rule=lambda X, K: {"reg": ridge_of(X)}, seeded=False
+    ),
     _copies(Popularity(), {}, "popularity", "Popularity", "counts", seeded=False),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
@@ -188,19 +189,19 @@ DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot",
 
 
 def _of_loss(loss: Loss) -> Method:
-    """A loss of somebody's own, by ALS: what its rule knows is tuned, from there on."""
+    """A given loss, by ALS: the parameters of its default rule are tuned, except exponents."""
     start = loss.defaults(Degrees.even(1000, 1000, 100_000), 64)
     tuned = {k: (_rungs(1e-5, 7e3), v) for k, v in start.items() if not k.endswith("_exponent")}
     return _als(loss.name, loss.name, loss, tuned)
 
 
 def _is_pair(given: Any) -> bool:
-    """Whether this is a method and its ladders."""
+    """Whether this is an estimator or function with its ladders."""
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
 
 
 def _of_thing(given: Any) -> Method:
-    """An estimator or a function of somebody's own, as it is; in a pair with ladders, tuned on them."""
+    """A given estimator or function, run unchanged, or tuned if it comes in a pair with ladders."""
     thing, ladders = given if _is_pair(given) else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
         estimator = "an estimator with fit and recommend or predict (an object, not its class)"
@@ -209,7 +210,8 @@ def _of_thing(given: Any) -> Method:
     if getattr(thing, "half_life", None) is not None:
         raise ParameterError("methods", given, "parts of a comparison have no times; set half_life=None")
     if hasattr(thing, "_get_loss") and any(name.startswith("loss__") for name in ladders):
-        thing = clone(thing).set_params(loss=thing._get_loss(thing.loss))  # a name has no parameters
+        # A loss that is given by name has no parameters to set.
+        thing = clone(thing).set_params(loss=thing._get_loss(thing.loss))
     own = outside.settings_of(thing) if ladders else {}
     rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():
@@ -243,7 +245,7 @@ def _method(given: Any, name: str | None) -> Method:
 
 
 def get_methods(given: Any) -> list[Method]:
-    """Methods of names (also one text with commas), losses, estimators, functions; a mapping names them."""
+    """Methods from names (also comma-separated), losses, estimators, functions, or a mapping by name."""
     if len(getattr(given, "shape", ())) == 2:
         what = f"methods are names, losses, estimators or functions, not {type(given).__name__}"
         raise InputTypeError(f"{what}; the interactions come first: compare(X, methods)")

@@ -1,4 +1,4 @@
-"""Estimators and functions from elsewhere: copied for a run, fitted, and asked for rankings."""
+"""Estimators and functions of other packages and of users: copies for each run, fits, rankings."""
 
 import hashlib
 import inspect
@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def settings_of(thing: Any) -> dict[str, Any]:
-    """Parameters of an estimator by name: scikit-learn's, or plain attributes; of a function its keywords."""
+    """Parameters of an estimator by name (``get_params`` or public attributes), or keywords of a function."""
     if not hasattr(thing, "fit"):
         parameters = inspect.signature(thing).parameters
         return {name: p.default for name, p in list(parameters.items())[1:] if p.kind != p.VAR_KEYWORD}
@@ -30,13 +30,13 @@ def settings_of(thing: Any) -> dict[str, Any]:
 
 
 def seeds_of(thing: Any) -> list[str]:
-    """Parameters of an estimator by which its runs differ, those of the steps of a pipeline too."""
+    """Names of an estimator's ``random_state`` parameters, those of pipeline steps included."""
     named = settings_of(thing) if hasattr(thing, "fit") else {}
     return [name for name in named if name.rpartition("__")[2] == "random_state"]
 
 
 def digest(thing: Any) -> str:
-    """12 digits of what its results depend on, as far as that can be told: settings, source of a function."""
+    """A digest, 12 hexadecimal digits, of an estimator's class and parameters or a function's source."""
     parts: Any
     if hasattr(thing, "fit"):
         own, seeds = settings_of(thing), seeds_of(thing)
@@ -44,14 +44,14 @@ def digest(thing: Any) -> str:
     else:
         try:
             parts = inspect.getsource(thing)
-        except (OSError, TypeError):  # typed at a prompt, or an object that is called
+        except (OSError, TypeError):  # typed at a prompt, or a callable object
             parts = repr(thing)
     text = json.dumps([type(thing).__qualname__, parts])
     return hashlib.sha256(_ADDRESS.sub("", text).encode()).hexdigest()[:12]
 
 
 def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None) -> Any:
-    """Another one with some parameters, the seed wherever one is taken, and threads where none are set."""
+    """A copy with ``params``; its random states are set to ``seed``, and ``n_jobs`` if that is None."""
     if not hasattr(thing, "fit"):
         return partial(thing, **params)
     model = clone(thing, safe=False)
@@ -67,26 +67,26 @@ def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None)
 
 
 def fitted(model: Any, X: sp.csr_matrix) -> Any:
-    """What ranks after a fit to ``X``: the estimator, or what a function returned."""
+    """Fit to ``X``: the fitted estimator, or whatever a function returns."""
     if not hasattr(model, "fit"):
         return model(X)
-    quiet = "show_progress" in inspect.signature(model.fit).parameters  # implicit's bars
+    quiet = "show_progress" in inspect.signature(model.fit).parameters  # implicit
     model.fit(X, **({"show_progress": False} if quiet else {}))
     return model
 
 
 def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | str) -> Any:
-    """What `rgals.metrics.evaluate` takes in the place of a model that was fitted to ``X``."""
-    # known: what is left out of its lists. n: the longest list that is judged, or the name of a metric that
-    # needs scores of all items.
+    """A model that was fitted to ``X``, in a form that `rgals.metrics.evaluate` takes."""
+    # known: interactions that are left out of its lists. n: length of the longest list that is judged, or the
+    # name of a metric that needs scores of all items.
     if sp.issparse(model) or isinstance(model, np.ndarray):
         if model.shape != X.shape:
             raise ShapeError(f"it gave scores of shape {model.shape}, not {X.shape}: users x items")
         table = model.tocsr() if sp.issparse(model) else model
         return lambda users: _dense(table[users])
-    if hasattr(model, "_state") or isinstance(model, tuple | list):  # rgals's own, or factors
+    if hasattr(model, "_state") or isinstance(model, tuple | list):  # a model of rgals, or factors
         return model
-    if callable(getattr(model, "get_score", None)):  # irspack's
+    if callable(getattr(model, "get_score", None)):  # irspack
         return lambda users: _dense(model.get_score(users))
     if callable(getattr(model, "recommend", None)):
         if isinstance(n, str):
@@ -100,57 +100,56 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | str) -> Any:
     if callable(model):
         return lambda users: _dense(model(users))
     raise InputTypeError(
-        f"nothing ranks items in {type(model).__name__}: it must have recommend(users, n), predict(X) that "
-        "gives scores of all items, or get_score(users); a function gives the scores, users x items, or a "
-        "function from users to theirs"
+        f"nothing ranks items in {type(model).__name__}: an estimator needs recommend(users, n), predict(X) "
+        "that returns the scores of all items, or get_score(users); a function of the training matrix must "
+        "return scores, users x items, or a function from users to their scores"
     )
 
 
 def _dense(scores: Any) -> np.ndarray:
     table = scores.toarray() if sp.issparse(scores) else np.asarray(scores)
     if table.dtype.kind == "f" and np.isnan(table).any():
-        raise InputError("it gave scores with NaN, which rank nothing; give -inf to items that nobody gets")
+        raise InputError("its scores contain NaN, which has no rank; give -inf to items that nobody may get")
     return table
 
 
-def _of_lists(
-    recommend: Callable[..., Any], X: sp.csr_matrix, known: CSR, n: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Recommended lists as scores that rank the same: the first item has the most, others have nothing."""
-    # Called as recommend(users, n), or as implicit's with the histories of the users. It gives ids, or ids
-    # and scores; -1 is no item.
+def _of_lists(recommend: Callable, X: sp.csr_matrix, known: CSR, n: int) -> Callable:
+    """Recommended lists as scores of the same ranking: the first item has the largest, unlisted ones -inf."""
+    # ``recommend`` takes (users, n), or as in implicit (users, user_items, N). It returns ids, or ids and
+    # scores; -1 stands for no item.
     n_items, with_histories = X.shape[1], "user_items" in inspect.signature(recommend).parameters
 
     def scores_of(users: np.ndarray) -> np.ndarray:
         counts = known.row_counts[users]
-        # What is known may be in the lists: it is left out later, and as many must be there behind it.
+        # Lists may contain known items, which are removed later: ask for as many more.
         longest = min(n + int(counts.max(initial=0)), n_items)
         found = recommend(users, X[users], N=longest) if with_histories else recommend(users, longest)
-        told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
-        ids = _as_table(found if told is None else found[0])
+        given = found[1] if isinstance(found, tuple) and len(found) == 2 else None
+        ids = _as_table(found if given is None else found[0])
         if len(ids) != len(users):
             lists = f"recommend gave {len(ids)} lists for {len(users)} users"
             raise ShapeError(f"{lists}; give the best items of each user, as column numbers")
-        judge(ids, CSR.empty(len(ids), n_items))  # refuses items that there are not, and any twice in a list
+        judge(ids, CSR.empty(len(ids), n_items))  # refuses unknown and repeated items
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
         rows, places = np.nonzero(ids >= 0)
         scores[rows, ids[rows, places]] = ids.shape[1] - places
-        if told is not None and np.ndim(told) == 2 and np.shape(told)[1]:
-            # Equal scores say nothing about somebody who is not known: see `evaluate`.
-            told = np.asarray(told)
-            scores[(counts == 0) & (told == told[:, :1]).all(axis=1)] = 0
+        if given is not None and np.ndim(given) == 2 and np.shape(given)[1]:
+            # A user without interactions whose items all score the same gets no list, as in `evaluate`.
+            given = np.asarray(given)
+            scores[(counts == 0) & (given == given[:, :1]).all(axis=1)] = 0
         return scores
 
     return scores_of
 
 
 def _as_table(lists: Any) -> np.ndarray:
-    """Lists of items, of any lengths, as rows of integers that end with -1."""
+    """Lists of items, of any lengths, as one integer table padded with -1."""
     lists = [*map(np.ravel, lists)]
     for items in lists:
         if items.dtype.kind not in "iu" and items.size:
-            given = f"recommend gave items of {items.dtype}"
-            raise InputError(f"{given}; give column numbers of the training matrix")
+            raise InputError(
+                f"recommend gave {items.dtype} items; give column numbers of the training matrix"
+            )
     table = np.full((len(lists), max(map(len, lists), default=0)), -1, np.int64)
     for row, items in zip(table, lists, strict=True):
         row[: len(items)] = items

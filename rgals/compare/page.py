@@ -1,4 +1,4 @@
-"""The picture of a comparison, and one HTML page."""
+"""The report of a comparison: a figure, and an HTML page that contains it."""
 
 import html
 import io
@@ -17,7 +17,7 @@ from rgals.plots import COLORS, as_text, axes, legend, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:
-    """Quality against training time; beside it gaps of the objectives, where they were followed."""
+    """Quality over training time and, if objectives were recorded, their gaps over iterations."""
     figure = new_figure(13, 5.2)
     ratios = (3, 2) if result.objectives else (1,)
     left, right = map(axes, figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0, [0, -1]])
@@ -27,12 +27,12 @@ def draw(result: Comparison) -> Any:
         style: dict[str, Any] = {"color": color[row.label], "linestyle": "-" if row.family == "ALS" else "--"}
         for k, curve in enumerate(row.curves):
             style["label"] = None if k else as_text(row.label)
-            dot = {"marker": ".", "linestyle": ""} if len(curve) == 1 else {}  # and no dashed line
+            dot = {"marker": ".", "linestyle": ""} if len(curve) == 1 else {}  # a dot in the legend, too
             left.plot(*zip(*curve, strict=True), **style | dot, linewidth=1.4)
     values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
         mark_shares(left, result.best)
-        # Starts may lie below the picture, but not a method that has one value only, as popularity has.
+        # Curves may start below the axes, but methods with a single value, such as popularity, must not.
         alone = [0.96 * curve[0][1] for row in result.rows for curve in row.curves if len(curve) == 1]
         low = min(0.5 * result.best, np.nanmin([max(0.0, np.quantile(values, 0.05)), *alone]))
         left.set_ylim(low, max(values) * 1.04)
@@ -46,7 +46,7 @@ def draw(result: Comparison) -> Any:
         floor = min(objective.min(), *other["objective"])
         gap = (objective - floor) / ((objective[0] - floor) or np.inf)
         t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
-        if "same_as" not in found:  # a run that found the limit itself says nothing near its end
+        if "same_as" not in found:  # the limit is this run's own, so the gap is too small near its end
             shown &= t <= (len(gap) + 1) // 2
         style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": as_text(label)}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
@@ -66,7 +66,7 @@ def _html_table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def page(result: Comparison, svg: str) -> str:
-    """The report as one HTML page that loads nothing from elsewhere: ``page.html``, filled in."""
+    """The report as one HTML page without external resources: the template ``page.html``, filled in."""
     setting, counts = result.setting, ("users", "items", "train", "validation", "test")
     words = setting | dict(zip(counts, map("{:,}".format, (*setting["shape"], *setting["interactions"]))))
     words |= {"name": result.name, "metric": result.metric.upper(), "level": f"{LEVEL:.0%}"}
@@ -83,7 +83,7 @@ def page(result: Comparison, svg: str) -> str:
     parts |= {name: _html_table(*table(result)) for name, table in tables.items()}
     form = resources.files("rgals.compare").joinpath("page.html").read_text(encoding="utf-8")
     text = Template(form).substitute(parts, svg=svg)
-    # Sections without a row or a failure are left out.
+    # Remove sections that hold neither a table row nor a failure.
     return re.sub(r"<section>(?:(?!<td>|<li>).)*?</section>\n", "", text, flags=re.DOTALL)
 
 
@@ -94,9 +94,9 @@ def write(result: Comparison, folder: Path) -> None:
     figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
     import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": "rgals"}):  # the same page for the same results
+    with matplotlib.rc_context({"svg.hashsalt": "rgals"}):  # the same results give the same bytes
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    _, mark, rest = svg.getvalue().partition("<svg")  # without the XML declaration, which HTML does not have
+    _, mark, rest = svg.getvalue().partition("<svg")  # HTML takes no XML declaration
     contents = {"convergence.png": png.getvalue(), "report.html": page(result, mark + rest).encode()}
     for name, content in contents.items():
         with atomic_file(folder / name) as file:

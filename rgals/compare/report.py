@@ -1,4 +1,4 @@
-"""What a comparison found, from its journal: figures, tests, tables."""
+"""Results of a comparison, from its journal: metrics, significance tests, tables."""
 
 import math
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float:
 
 def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> dict | None:
     """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations."""
-    # The gap to the limit shrinks by ``factor`` per iteration, from ``first`` to ``last``; ``r2`` is the
-    # share of the variance of its logarithm that this explains. ``power_r2`` is what the best power law,
-    # gap ~ t^-``power``, explains: more where a method is sublinear.
+    # From iteration ``first`` to ``last`` the gap to the limit shrinks by ``factor`` per iteration; ``r2`` is
+    # the R² of this line in log(gap). ``power_r2`` is that of the best power law, gap ~ t^-``power``: a
+    # higher one means sublinear convergence.
     values = np.asarray(objective, dtype=np.float64)
-    # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
-    # unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
+    # Without a given limit, the smallest value stands for it. The gap to it is too small near the end of the
+    # run, so only the first half of the iterations is used. The first ``skip`` iterations are left out.
     floor, end = (values.min(), (len(values) + 1) // 2) if limit is None else (limit, len(values))
     gap = values[:end] - floor
     t = np.arange(1, end + 1)
@@ -55,51 +55,52 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Row:
-    """One method's results; where there are several seeds, the mean and standard deviation over them."""
+    """Results of one method; pairs are mean and standard deviation over seeds."""
 
     method: str
     label: str
     family: str
     params: dict[str, float]
-    # trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
-    # validation quality that tuning saw
+    # "trials": number of fits; "finished": whether every neighbour was tried; "edges": parameters at an end
+    # of their ladder; "best": highest validation quality
     tuning: dict[str, Any]
     test: dict[str, tuple[float, float]]  # by metric
-    validation: tuple[float, float]  # of each seed's best
-    # median of the training seconds to that share of the best method's validation quality
+    validation: tuple[float, float]  # best iteration of each run
+    # By share of the best method's validation quality: median training seconds until a run reaches it.
     seconds_to: dict[float, float]
     seconds: float  # median training seconds of a whole run
     epochs: float  # median number of iterations or epochs
-    # lowest share of the CPU time of its threads that a run got; work beside it, or parts on one thread,
-    # lower it
+    # Lowest CPU time of a run, as a share of its wall time on all its threads: other work on the machine and
+    # single-threaded parts lower it.
     cpu_share: float
     errors: list[str]
-    curves: list[list[list[float]]]
-    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; of metrics that somebody has
+    curves: list[list[list[float]]]  # of each run: [training seconds, validation quality] per iteration
+    # By metric: the mean over seeds for every test user, in the order of `Comparison.user_ids`. Without
+    # metrics that no user has.
     users: dict[str, np.ndarray] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What a comparison found.
+    """Results of a comparison of methods on one data set.
 
     Attributes
     ----------
     name : str
     setting : dict
-        With the ``machine`` of the timed runs; empty where only tuning was done.
+        Data, options, and the ``machine`` of the timed runs, which is empty after tuning alone.
     metric : str
     best : float
-        Validation quality of the best method, mean over seeds of each seed's best.
+        Validation quality of the best method: the mean over seeds of the best iteration.
     rows : list of Row
         In the order of test quality.
     objectives : dict of str to dict
         ``objective`` and ``seconds`` per iteration, and the fitted ``rate`` (or None).
     compile_seconds : float
     metrics : tuple of str
-        Measured on test; the first is what was tuned.
+        Measured on test; the first was tuned.
     user_ids : ndarray or None
-        Test users to whom the figures in ``users`` of the rows belong.
+        Test users, in the order of the arrays in ``users`` of the rows.
     """
 
     name: str
@@ -118,27 +119,27 @@ class Comparison:
     def against(
         self, reference: str | None = None, metric: str | None = None, test: str = "t"
     ) -> dict[str, significance.Against]:
-        """Every method beside another one, on the same test users: paired tests, corrected by Holm's method.
+        """Test every method against a reference on the same test users: paired tests with Holm's correction.
 
         Parameters
         ----------
         reference : str, optional
-            Name of the other one; by default the best.
+            Name of a method; by default the best.
         metric : str, optional
             By default the one that was tuned.
         test : {"t", "wilcoxon", "randomisation"}, default "t"
-            As in `rgals.metrics.paired_test`; figures of users are means over seeds.
+            As in `rgals.metrics.paired_test`, on each user's mean over seeds.
 
         Returns
         -------
         dict of str to Against
             By method, with ``difference``, ``p_value``, ``corrected`` and ``effect``; without the reference
-            and methods that failed.
+            and without methods that failed.
 
         Raises
         ------
         ParameterError
-            No figures of users of such a method, or of the metric: coverage and gini have none.
+            The metric has no value for single users, as coverage and gini, or the reference has none.
         """
         metric = self.metric if metric is None else metric
         rows = [row for row in self.rows if metric in row.users]
@@ -158,16 +159,16 @@ class Comparison:
         test: str = "t",
         level: float = LEVEL,
     ) -> Any:
-        r"""A pandas DataFrame with a row for each method, the best first.
+        r"""A pandas DataFrame with one row per method, the best first.
 
         Parameters
         ----------
         metric : str, optional
-            What rows are sorted and tested by, one of ``metrics``; by default the one that was tuned.
+            One of ``metrics``, by which rows are sorted and tested; by default the one that was tuned.
         reference, test
             As in `against`.
         level : float, default 0.05
-            Of significance.
+            Significance level of ``tied``.
 
         Returns
         -------
@@ -176,7 +177,7 @@ class Comparison:
             mean over test users and seeds, and ``METRIC_std`` over seeds; ``validation``; ``difference``,
             ``p_value``, ``p_corrected`` and ``effect`` against the reference; ``best``; ``tied``: not
             significantly different from the reference; median ``seconds`` of a run, ``seconds_to_95`` and
-            ``seconds_to_99`` percent of the best validation figure, ``iterations``.
+            ``seconds_to_99`` percent of the best validation quality, ``iterations``.
 
         Raises
         ------
@@ -256,7 +257,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        if not any(row.curves or row.errors for row in self.rows):  # only tuned
+        if not any(row.curves or row.errors for row in self.rows):  # no timed runs yet
             tuned = [(row, row.tuning["best"], row.tuning["trials"]) for row in self.rows]
             body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in tuned]
             return [(["method", f"validation {self.metric.upper()}", "trials", "parameters"], body)]
@@ -264,7 +265,7 @@ class Comparison:
 
 
 class Comparisons(dict[str, Comparison]):
-    """What a comparison of several data sets found: a dict of `Comparison` by the name of the data."""
+    """Results of a comparison on several data sets: a dict of `Comparison` by the name of the data."""
 
     def __repr__(self) -> str:
         return self.text()
@@ -284,70 +285,76 @@ class Comparisons(dict[str, Comparison]):
 
 
 def _worth(row: Row, metric: str) -> tuple[float, float]:
-    """The best first, what failed last; where nothing was measured, by what tuning found."""
+    """Sort key of rows: best test metric first, then best in tuning; methods without a value come last."""
     measured = row.test.get(metric, (math.nan, 0.0))[0] * (-1 if parse(metric).falls else 1)
     return tuple(math.inf if math.isnan(value) else -value for value in (measured, row.tuning["best"]))  # type: ignore[return-value]
 
 
 def summarise(name: str, runner: Runner) -> Comparison:
     """Gather a comparison from the records of its journal."""
-    records, methods = runner.journal.records, runner.methods
-    metrics, user_ids = tuple(metric.name for metric in runner.metrics), runner.split.user_ids
+    records, user_ids = runner.journal.records, runner.split.user_ids
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
-    tuned = {m.name: records[f"tuned {m.key()}"] for m in methods}
-    keys = {m.name: m.key(tuned[m.name]["params"]) for m in methods}
-    runs = {m: [f"run {key} {k}" for k in range(runner.seeds)] for m, key in keys.items()}
-    found = {m: [records[run] for run in of_seeds if run in records] for m, of_seeds in runs.items()}
-    good = {m: [r for r in of_seeds if not r["error"]] for m, of_seeds in found.items()}
-    peaks = {m: [max(v for _, v in r["curve"]) for r in of_seeds] for m, of_seeds in good.items()}
-    best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
-    rows = []
-    for method in methods:
-        m = method.name
-        curves, followed = [r["curve"] for r in good[m]], records.get(f"objective {keys[m]}", {})
-        times = {s: [seconds_to(r["curve"], s * best) for r in found[m]] for s in SHARES}
-        each = good[m][0].get("users", {}) if curves else {}  # 0.1 kept none
-        users = {k: np.mean([unpacked(r["users"][k]) for r in good[m]], axis=0) for k in each}
-        row = Row(
-            m,
-            method.label,
-            method.family,
-            tuned[m]["params"],
-            {k: tuned[m][k] for k in ("trials", "finished", "edges", "best")},
-            {k: mean_and_spread([r["test"][k] for r in good[m]]) for k in metrics if curves},
-            mean_and_spread(peaks[m]) if curves else (math.nan, 0.0),
-            {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
-            float(np.median([curve[-1][0] for curve in curves])) if curves else math.nan,
-            float(np.median([len(curve) for curve in curves])) if curves else math.nan,
-            min((r["cpu_share"] for r in good[m]), default=math.nan),
-            [r["error"] for r in [*found[m], followed] if r.get("error")],
-            curves,
-            {k: values for k, values in users.items() if not np.isnan(values).all()},
-        )
-        rows.append(row)
+    metrics = tuple(metric.name for metric in runner.metrics)
+    tuned = {m.name: records[f"tuned {m.key()}"] for m in runner.methods}
+    keys = {m.name: m.key(tuned[m.name]["params"]) for m in runner.methods}
+    runs: dict[str, list[dict]] = {}
+    for method, key in keys.items():
+        names = [f"run {key} {seed}" for seed in range(runner.seeds)]
+        runs[method] = [records[run] for run in names if run in records]
+    peaks = [[max(v for _, v in r["curve"]) for r in each if not r["error"]] for each in runs.values()]
+    best = max((float(np.mean(values)) for values in peaks if values), default=0.0)
+    followed = {method: records.get(f"objective {key}", {}) for method, key in keys.items()}
+    rows = [_row(m, tuned[m.name], runs[m.name], followed[m.name], metrics, best) for m in runner.methods]
     rows.sort(key=lambda row: _worth(row, runner.metric))
     if user_ids is not None and "users" in records:
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
     compiled = records.get("compile", {}).get("seconds", math.nan)
-    objectives = _objectives(records, methods)
+    objectives = _objectives(records, runner.methods, tuned)
     return Comparison(name, setting, runner.metric, best, rows, objectives, compiled, metrics, user_ids)
 
 
-def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
-    """Curves of the objective; gradient descent is shown with the learning rate that ended lowest."""
+def _row(method: Method, tuned: dict, runs: list[dict], followed: dict, metrics: tuple, best: float) -> Row:
+    """Results of a method from its timed runs, one per seed, and the run that recorded its objective."""
+    good = [run for run in runs if not run["error"]]
+    curves = [run["curve"] for run in good]
+    peaks = [max(value for _, value in curve) for curve in curves]
+    times = {share: [seconds_to(run["curve"], share * best) for run in runs] for share in SHARES}
+    each = good[0].get("users", {}) if good else {}  # rgals 0.1 stored no figures of users
+    users = {k: np.mean([unpacked(run["users"][k]) for run in good], axis=0) for k in each}
+    return Row(
+        method=method.name,
+        label=method.label,
+        family=method.family,
+        params=tuned["params"],
+        tuning={k: tuned[k] for k in ("trials", "finished", "edges", "best")},
+        test={k: mean_and_spread([run["test"][k] for run in good]) for k in metrics if good},
+        validation=mean_and_spread(peaks) if good else (math.nan, 0.0),
+        seconds_to={share: float(np.median(t)) if t else math.inf for share, t in times.items()},
+        seconds=float(np.median([curve[-1][0] for curve in curves])) if good else math.nan,
+        epochs=float(np.median([len(curve) for curve in curves])) if good else math.nan,
+        cpu_share=min((run["cpu_share"] for run in good), default=math.nan),
+        errors=[record["error"] for record in [*runs, followed] if record.get("error")],
+        curves=curves,
+        users={k: values for k, values in users.items() if not np.isnan(values).all()},
+    )
+
+
+def _objectives(records: dict[str, dict], methods: list[Method], tuned: dict[str, dict]) -> dict[str, dict]:
+    """Curves of the objective; of gradient descent, the one whose learning rate ended lowest."""
     out: dict[str, dict[str, Any]] = {}
     for method in methods:
-        tuned = records[f"tuned {method.key()}"]["params"]
-        own, params = records.get(f"objective {method.key(tuned)}"), params_text(tuned)
+        params = tuned[method.name]["params"]
+        own = records.get(f"objective {method.key(params)}")
         if own is None or own.get("error"):
             continue
         out[method.label] = dict(own)
-        tried = [r for key, r in records.items() if key.startswith(f"objective gradient {params} ")]
-        tried = [r for r in tried if r["objective"] and not r["error"]]
+        prefix = f"objective gradient {params_text(params)} "
+        tried = [record for key, record in records.items() if key.startswith(prefix)]
+        tried = [record for record in tried if record["objective"] and not record["error"]]
         if method.name == "rg2" and tried:
-            best = min(tried, key=lambda r: r["objective"][-1])
+            best = min(tried, key=lambda record: record["objective"][-1])
             out[f"RG2 by gradient (Adam, lr={best['lr']:g})"] = best | {"same_as": method.label}
     for found in out.values():
         values, other = found["objective"], out.get(found.get("same_as", ""))
@@ -361,7 +368,7 @@ def _figure(value: float, digits: int = 4) -> str:
 
 
 def _with_spread(pair: tuple[float, float], runs: int) -> str:
-    # Of one run no spread is known.
+    """Mean ± standard deviation; the mean alone for a single run."""
     return _figure(pair[0]) + (f" ± {_figure(pair[1])}" if runs > 1 and math.isfinite(pair[0]) else "")
 
 
@@ -378,7 +385,7 @@ def _tuned(row: Row) -> str:
 
 
 def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Figures on test and validation, seconds and parameters."""
+    """Test and validation metrics, training seconds and parameters of each method."""
     metrics = [m for m in result.metrics if any(m in row.test for row in result.rows)]
     header = ["method", *(f"test {m.upper()}" for m in metrics), f"validation {result.metric.upper()}"]
     header += [f"to {s:.0%} of best" for s in SHARES] + ["whole run", "iterations", "parameters"]
@@ -394,7 +401,7 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The methods beside the best, by what was tuned; nothing where that has no figures of users."""
+    """Tests against the best method by the tuned metric; no rows if that has no values of single users."""
     header = [f"test {result.metric.upper()} below the best", "difference", "effect", "p", "p (Holm)", ""]
     if sum(result.metric in row.users for row in result.rows) < 2:
         return header, []
@@ -407,7 +414,7 @@ def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    """How fast the objectives converge."""
+    """Rates of convergence of the objectives."""
     columns = {"factor of the gap per iteration": ("factor", 4), "R² of linear": ("r2", 3)}
     columns |= {"R² of power law": ("power_r2", 3), "power": ("power", 2)}
     body = []

@@ -1,4 +1,4 @@
-"""Running a comparison: split, tune every method on validation, run the seeds, follow the objective."""
+"""Running a comparison: tune every method on validation, run the seeds, record the objectives."""
 
 import base64
 import inspect
@@ -33,7 +33,6 @@ from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import RANGES, check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ValuesWarning
-from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
 from rgals.sgd import SGDRanker
@@ -41,12 +40,15 @@ from rgals.sgd import losses as sgd_losses
 from rgals.training.data import weigh
 
 TEST_METRICS = ("mrr@10", "ndcg@10")
-OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates among which gradient descent picks its best
-_FAILURES = (NumericalError, InsufficientMemoryError)  # of a fit: they are reported, and the others go on
+OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates tried for gradient descent; the best one is shown
+_FAILURES = (
+    NumericalError,
+    InsufficientMemoryError,
+)  # errors of a fit that are reported without stopping the rest
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
-    """Where the seconds were measured."""
+    """The machine on which seconds are measured: threads, processor, BLAS, versions."""
     blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
     described = {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
     found = {"threads": n_threads(n_jobs), "cpu": binding.get_host_cpu_name()}
@@ -61,26 +63,26 @@ class Effort:
     Parameters
     ----------
     max_trials : int, default 16
-        Fits that tuning a method may use; with 0 it runs where its tuning would start. What the folder has
-        tuned on the same ladders is not tuned again, unless its trials ran out and this allows more.
+        Fits that tuning a method may use; with 0 a method runs with the parameters that its tuning would
+        start from. Tuning results of the folder are reused if they are of the same ladders, unless tuning ran
+        out of trials and this allows more.
     time_limit : float, default 120
-        Training seconds after which a fit ends, of tuning or of the comparison. It holds for methods by name,
+        Training seconds after which a fit ends, in tuning and in timed runs. It applies to methods by name,
         losses, `rgals.RGALS` and `rgals.sgd.SGDRanker`.
     patience : int, default 8
         Iterations or epochs without improvement after which a fit of a method by name or a loss ends.
     validation_users : int, optional
-        Watch so many users, drawn at random, instead of all: validation after every iteration takes long on
-        large data. Test metrics are over all users.
+        Number of users, drawn at random, that validation looks at instead of all: validation after every
+        iteration takes long on large data. Test metrics are over all users.
     objective_iterations : int, default 60
-        Length of the runs that follow the objective, at least 8; 0 for no such runs.
+        Length of the runs that record the objective, at least 8; 0 for no such runs.
     start : mapping of str to mapping of str to float, optional
-        By method: parameters that its tuning starts from (at the nearest rungs) instead of its own, such as
-        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used as they are.
+        By method: parameters from whose nearest rungs tuning starts, instead of the method's own, such as
+        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used unchanged.
     tune_only : bool, default False
-        Find the parameters of every method, where seconds do not matter, and stop. The same call without it
-        goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of
-        these runs; they must all be made with the same ``n_jobs`` and ``time_limit`` on one machine, while
-        tuning may use others.
+        Tune every method and stop, for instance on a busy machine. The same call without it then does the
+        timed runs, on an idle one. Curves and times come from timed runs alone, all of which need the same
+        machine, ``n_jobs`` and ``time_limit``; tuning may use others.
 
     Raises
     ------
@@ -104,7 +106,7 @@ class Effort:
         RANGES["int > 0, optional"]("validation_users", self.validation_users)
 
     def check(self, methods: Sequence[Method]) -> None:
-        """Check the start of tuning these methods."""
+        """Refuse a `start` that names unknown methods or parameters."""
         start, ladders = self.start, {method.name: method.ladders for method in methods}
         if not isinstance(start, Mapping) or not all(isinstance(p, Mapping) for p in start.values()):
             raise InputError(f"start={start!r}: give parameters by method, {{'ials': {{'reg': 0.1}}}}")
@@ -116,14 +118,14 @@ class Effort:
 
 
 def _watches(model: Any) -> bool:
-    """Whether a fit shows its iterations, and judges them."""
-    ours = isinstance(model, FactorRanker)  # others may mean something else by these words
+    """Whether ``fit`` takes callbacks and a validation set, as rgals defines them."""
+    ours = isinstance(model, FactorRanker)  # other packages may give these arguments another meaning
     return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
 
 
 @contextmanager
 def _named(method: Method) -> Iterator[None]:
-    """Errors name the method."""
+    """Add the name of the method to errors."""
     try:
         yield
     except Exception as error:
@@ -132,25 +134,25 @@ def _named(method: Method) -> Iterator[None]:
 
 
 def packed(values: np.ndarray) -> str:
-    """Numbers of users as a journal holds them."""
+    """An array as text for the journal: base64 of little-endian float64."""
     return base64.b64encode(values.astype("<f8").tobytes()).decode()
 
 
 def unpacked(text: str) -> np.ndarray:
-    """What `packed` made a text of."""
+    """The array of a text that `packed` made."""
     return np.frombuffer(base64.b64decode(text), "<f8").astype(np.float64)
 
 
 @dataclass
 class Runner:
-    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again."""
+    """Carries out a comparison; results in ``results.jsonl`` of ``folder`` are not computed again."""
 
     split: Split
     methods: list[Method]
     folder: Path
     K: int
     seeds: int
-    metrics: tuple[Metric, ...]  # the first is what is tuned, watched and sorted by
+    metrics: tuple[Metric, ...]  # the first is tuned, watched during fits, and sorted by
     effort: Effort
     values: str
     n_jobs: int | None
@@ -159,9 +161,9 @@ class Runner:
     def __post_init__(self) -> None:
         split, effort = self.split, self.effort
         self.metric = self.metrics[0].name
-        self.known = split.known
+        self.train, self.known = sp.csr_matrix(split.train.to_scipy()), split.known
         self.watched = some_users(split.validation, effort.validation_users)
-        # Decided, and said, once for all methods: to the caller of `rgals.compare.compare`.
+        # The weighting is decided once for all methods, so that its warning comes once, at the caller's line.
         self.weighting = weigh(self.values, split.train)
         self.weighted = self.weighting.rows(split.train)
         self._is_warm, parts = False, (split.train, split.validation, split.test)
@@ -176,14 +178,14 @@ class Runner:
         self.journal = Journal(self.folder / "results.jsonl", setting)
 
     def run(self) -> None:
-        """Everything that is not in the journal yet."""
+        """Measure what the journal does not hold yet."""
         effort, rates = self.effort, self._rates()
-        als = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
-        # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
+        followed = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
+        # Every method once a seed: a slow spell of the machine then meets all methods.
         runs = [(m, seed) for seed in range(self.seeds) for m in self.methods if m.seeded or seed == 0]
         total = sum(bool(method.ladders) for method in self.methods) * effort.max_trials
         if not effort.tune_only:
-            total += len(runs) + len(als) + len(rates)
+            total += len(runs) + len(followed) + len(rates)
             self._one_machine()
         with Bar(total=total, desc="compare", unit="fit", disable=not self.verbose) as bar:
             chosen = {}
@@ -192,20 +194,25 @@ class Runner:
                 chosen[method.name] = self._tuned(method, bar)["params"]
             if effort.tune_only:
                 return
-            keys = {m.name: m.key(chosen[m.name]) for m in self.methods}
-            # A method, what is shown, the key, what is done and by what.
-            jobs: list[Any] = [(m, f"seed {k}", f"run {keys[m.name]} {k}", self._run, k) for m, k in runs]
-            jobs += [(m, "objective", f"objective {keys[m.name]}", self._objective) for m in als]
-            for m, lr in rates:
-                key = f"objective gradient {params_text(chosen[m.name])} {lr:g}"
-                jobs.append((m, f"objective by gradient, lr={lr:g}", key, self._gradient_objective, lr))
-            for m, text, key, measure, *by in jobs:
-                bar.set_postfix_str(f"{m.name}, {text}")
-                self._once(key, m, measure, m, chosen[m.name], *by)
+
+            def step(method: Method, shown: str, key: str, measure: Callable[[], dict]) -> None:
+                bar.set_postfix_str(f"{method.name}, {shown}")
+                self._once(key, method, measure)
                 bar.update()
 
+            keys = {m.name: m.key(chosen[m.name]) for m in self.methods}
+            for m, seed in runs:
+                key, measure = f"run {keys[m.name]} {seed}", partial(self._run, m, chosen[m.name], seed)
+                step(m, f"seed {seed}", key, measure)
+            for m in followed:
+                step(m, "objective", f"objective {keys[m.name]}", partial(self._objective, m, chosen[m.name]))
+            for m, lr in rates:
+                key = f"objective gradient {params_text(chosen[m.name])} {lr:g}"
+                measure = partial(self._gradient_objective, chosen[m.name], lr)
+                step(m, f"objective by gradient, lr={lr:g}", key, measure)
+
     def _one_machine(self) -> None:
-        """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
+        """Refuse to mix timed runs of other machines or time limits; tuning may be done anywhere."""
         now = {**machine(self.n_jobs), "time_limit": self.effort.time_limit}
         then = (self.journal.get("timing") or self.journal.add("timing", {"timing": now}))["timing"]
         if then != now:
@@ -214,7 +221,7 @@ class Runner:
             raise InputError(f"{self.journal.path} holds {problem}")
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
-        """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
+        """Tuned parameters, from the journal or found now; a larger budget continues a smaller one."""
         key, effort = f"tuned {method.key()}", self.effort
         most = effort.max_trials if method.ladders else 0
         ladders = {name: [float(rung) for rung in ladder] for name, ladder in method.ladders.items()}
@@ -227,35 +234,32 @@ class Runner:
         start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
         result |= {"params": result["params"] | (own if most == 0 else {}), "ladders": ladders}
-        bar.update(most - result["trials"])  # found before the budget was spent
+        bar.update(most - result["trials"])  # trials that were not needed
         if found is not None and found["params"] == result["params"] and most == 0:
             return found
         return self.journal.add(key, result)
 
     def _rates(self) -> list[tuple[Method, float]]:
-        """RG2 and rates at which gradient descent follows its objective, where that is tuned and followed."""
+        """RG2, if its alpha and reg are tuned, with every learning rate that gradient descent is run with."""
         tuned = [m for m in self.methods if m.name == "rg2" and {"alpha", "reg"} <= m.ladders.keys()]
         return list(product(tuned, OBJECTIVE_RATES)) if self.effort.objective_iterations else []
 
-    def _once(self, key: str, method: Method, measure: Callable[..., dict], *by: Any) -> dict[str, Any]:
-        """The record of a key: what the journal holds, or what is measured now; errors name the method."""
+    def _once(self, key: str, method: Method, measure: Callable[[], dict]) -> dict[str, Any]:
+        """The record of a key: from the journal, or measured now; errors name the method."""
         if (found := self.journal.get(key)) is not None:
             return found
-        if not self._is_warm:  # before the first fit of this process
+        if not self._is_warm:
             self._warm()
         with _named(method):
-            return self.journal.add(key, measure(*by))
+            return self.journal.add(key, measure())
 
     def _warm(self) -> None:
-        """Fit every method briefly: no clock sees a compilation."""
+        """Fit every method briefly, before the first fit of this process: compilation is not timed."""
         started = time.perf_counter()
         part = self.split.train.take_rows(np.flatnonzero(self.split.train.row_counts)[:50])
         for method in self.methods:
             model = self._make(method, method.start_for(self.weighted, self.K), 0)
-            with (
-                _named(method),
-                suppress(*_FAILURES),
-            ):  # what fails here fails again in its run, which reports it
+            with _named(method), suppress(*_FAILURES):  # the timed run fails again and reports it
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
                     if method.family == "ALS":
@@ -273,7 +277,7 @@ class Runner:
         return model
 
     def _recorded(self, model: Any, X: CSR, record: Callable, **options: Any) -> tuple[list[Any], str]:
-        """What is recorded of every iteration of a fit, up to the limit of time; and why the fit failed."""
+        """Records of every iteration of a fit until the time limit, and the error that ended it or ""."""
         found: list[Any] = []
 
         def watch(now: Any) -> bool:
@@ -287,17 +291,17 @@ class Runner:
         return found, ""
 
     def _fit(self, method: Method, params: Params, seed: int) -> tuple[Any, list[dict[str, Any]], str]:
-        """A model, its history on validation, and why its fit failed."""
+        """A fitted model, its history on validation, and the error that ended its fit or ""."""
         model, train = self._make(method, params, seed), self.split.train
         if _watches(model):
             model.set_params(metric=self.metric)
             if method.stops:
                 model.set_params(early_stopping=True, patience=self.effort.patience)
             return model, *self._recorded(model, train, lambda now: now.record, validation=self.watched)
-        X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
+        X, started = self.train.copy(), time.perf_counter()  # a copy: a method may overwrite its input
         try:
             with warnings.catch_warnings():
-                if self.values == AUTO:  # decided, and said, for all methods
+                if self.values == AUTO:  # the comparison has warned already
                     warnings.simplefilter("ignore", ValuesWarning)
                 model = outside.fitted(model, X)
             seconds, judged = time.perf_counter() - started, self._judged(model, train)
@@ -306,19 +310,14 @@ class Runner:
         except _FAILURES as error:
             return model, [], str(error)
 
-    @cached_property
-    def _given_out(self) -> sp.csr_matrix:
-        """The training part as other packages take it."""
-        return sp.csr_matrix(self.split.train.to_scipy())
-
     def _judged(self, model: Any, known: CSR) -> Any:
-        """What `evaluate` takes for a model that was fitted to the training part."""
+        """A model that was fitted to the training part, in a form that `evaluate` takes."""
         whole = [metric.name for metric in self.metrics if "k" not in metric.options]
         longest = whole[0] if whole else max(metric.options["k"] for metric in self.metrics)
-        return outside.rankings(model, self._given_out, known, longest)
+        return outside.rankings(model, self.train, known, longest)
 
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
-        """Means over users and, of metrics that each user has, the figures of all of them."""
+        """Test metrics: means over users, and the values of each user, packed, where a metric has these."""
         judged = served(self._judged(model, self.known), self.known, self.split.test, COLD[0])
         rows = users_with_truth(judged, None, self.metrics)
         means, each, users = figures(judged, self.metrics, rows, self.n_jobs)
@@ -329,7 +328,7 @@ class Runner:
     def _trial(self, method: Method, bar: Bar, params: Params) -> float:
         def measure() -> dict[str, Any]:
             _, history, error = self._fit(method, params, seed=0)
-            # fmax passes over NaN, of which no comparison finds the best.
+            # fmax ignores NaN, which is neither larger nor smaller than the others.
             best = float(np.fmax.reduce([0.0, *(record[self.metric] for record in history if not error)]))
             seconds = history[-1]["seconds"] if history else 0.0
             return {"best": best, "seconds": seconds, "epochs": len(history), "error": error}
@@ -339,7 +338,7 @@ class Runner:
         return record["best"]
 
     def _run(self, method: Method, params: Params, seed: int) -> dict[str, Any]:
-        """A timed run, and its figures on test."""
+        """A timed run, and its test metrics."""
         clocks = time.perf_counter(), time.process_time()
         model, history, error = self._fit(method, params, seed)
         wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
@@ -351,13 +350,13 @@ class Runner:
         return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
 
     def _objective(self, method: Method, params: Params) -> dict[str, Any]:
-        """The exact objective after every iteration, in double precision and without a stop."""
+        """The exact objective after every iteration, in float64 and without early stopping."""
         model, n_iter = self._make(method, params, 0), 2 * self.effort.objective_iterations
         model.set_params(n_iter=n_iter, dtype="float64", early_stopping=False)
         return {"method": method.name, **self._followed(model, self.split.train, lambda now: now.objective)}
 
-    def _gradient_objective(self, method: Method, params: Params, lr: float) -> dict[str, Any]:
-        """The objective of RG2, the same one, under gradient descent (Adam)."""
+    def _gradient_objective(self, params: Params, lr: float) -> dict[str, Any]:
+        """The objective of RG2 after every epoch of gradient descent (Adam)."""
         alpha, reg = params["alpha"], params["reg"]
         loss, epochs = sgd_losses.RG2(alpha=alpha, reg=reg), self.effort.objective_iterations
         model = self._by_gradient(K=self.K, loss=loss, lr=lr, n_epochs=epochs)
@@ -377,9 +376,9 @@ class Runner:
 
 def climb(method: Method, max_trials: int, trial: Callable[[Params], float], start: Params) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
-    # From the rungs nearest to ``start``; with max_trials=0 these are what is found.
+    # The climb starts at the rungs nearest to ``start`` and, with max_trials=0, ends there.
     here = {}
-    for name, ladder in method.ladders.items():  # the nearest by ratio, where there is no zero
+    for name, ladder in method.ladders.items():  # nearest by ratio; by difference on ladders from 0
         scale = np.log if ladder[0] > 0 else np.asarray
         here[name] = int(np.argmin(np.abs(scale(ladder) - scale(max(start[name], ladder[0])))))
     tried: dict[tuple[int, ...], float] = {}
@@ -388,15 +387,14 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
         key = tuple(point.values())
         if key not in tried:
             found = trial({name: method.ladders[name][rung] for name, rung in point.items()})
-            tried[key] = -np.inf if np.isnan(found) else found  # which no comparison tells from the best
+            tried[key] = -np.inf if np.isnan(found) else found  # NaN would pass as no worse than the best
         return tried[key]
 
-    moved, finished = max_trials > 0, False
-    best = value(here) if moved else float("nan")
-    while moved and len(tried) < max_trials:
-        moved, finished = False, True  # until a neighbour is better, or no trial is left for it
+    best, finished = value(here) if max_trials else float("nan"), False
+    while not finished and len(tried) < max_trials:
+        finished = True  # unless a neighbour is better, or no trial is left for one
         for (name, ladder), step in product(method.ladders.items(), (1, -1)):
-            # Keep going in a direction as long as it helps.
+            # Keep going in one direction as long as quality rises.
             while 0 <= here[name] + step < len(ladder):
                 point = {**here, name: here[name] + step}
                 if tuple(point.values()) not in tried and len(tried) >= max_trials:
@@ -404,7 +402,7 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
                     break
                 if value(point) <= best:
                     break
-                here, best, moved, finished = point, value(point), True, False
+                here, best, finished = point, value(point), False
     # Parameters whose best value is the first or last rung.
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
