@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 an error that is named on one line, 2 wrong usage, 130 interrupted.\n"
         "`rgals COMMAND --help` shows the options of a command with examples.",
         formatter_class=layout,
-        allow_abbrev=False,  # the beginning of one option may be meant as another
+        allow_abbrev=False,  # an abbreviation may be meant as another option
     )
     parser.add_argument("--version", action="version", version=f"rgals {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; ``argv`` by default is that of the process.
 
-    The exit code is 0 where it is done, 1 after an error of rgals or of the system, and 130 where it was
+    The exit code is 0 if it succeeds, 1 after an error of rgals or of the system, and 130 if it is
     interrupted. Wrong usage ends the process with 2, as argparse does.
     """
     parser = build_parser()
@@ -71,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = f"unrecognized arguments: {' '.join(unknown)}"
         args.parser.error(f"{said}; did you mean {' or '.join(sorted(near))}?" if near else said)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this, such as a daemon
+        if getattr(sys, name) is None:  # closed by the parent process, such as a daemon
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As all files are, but at a terminal; Windows's code pages lack most ids. Names of files can be
-        # no text.
+        # UTF-8, as in files, except at a terminal: code pages of Windows lack the characters of many ids.
+        # File names may hold bytes that no encoding has.
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
     try:
         with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, as in `rgals demo | head`. Python must not fail again when it flushes at exit.
+        # The reader has closed the pipe, as in `rgals demo | head`. The flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (RgalsError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How commands declare their arguments: `command`, and rows for parameters of functions that they call."""
+"""How commands declare their arguments: their own, and parameters of the functions that they call."""
 
 import argparse
 import inspect
@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-Argument = tuple[list[str], dict[str, Any]]  # of `add_argument`
+Argument = tuple[list[str], dict[str, Any]]  # positional and keyword arguments of `add_argument`
 _FLAGS = {"n_jobs": "jobs", "random_state": "seed"}
 _FLAGS |= {name: f"{name}-column" for name in ("user", "item", "value", "timestamp")}
 
 
 class Heading(NamedTuple):
-    """The arguments after it are a group of this title, of which one alone may be given if exclusive."""
+    """Start of a titled group of arguments; if ``exclusive``, only one of them may be given."""
 
     title: str
     text: str | None = None
@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 
 def command(name: str, *arguments: Argument | Heading) -> Callable[..., Command]:
-    """Decorate the function that a command of this name runs."""
+    """Decorate a function to become the command of this name."""
     return partial(Command, name, arguments)
 
 
@@ -55,9 +55,9 @@ def arg(usage: str, text: str, **how: Any) -> Argument:
 
 
 def param(function: Callable[..., Any], usage: str, text: str, kind: Any = None) -> Argument:
-    """An option for a parameter of a function, which has the default: ``n_iter N``, its help and its type."""
-    # Without a place holder it is a flag, or one of the choices that are given as `kind`; a number's type is
-    # that of the default.
+    """An option for a parameter of a function, with its default: ``n_iter N``, the help and the type."""
+    # Without a placeholder (N) it is a flag or, where `kind` lists choices, one of these. The type is `kind`
+    # or that of the default.
     name, _, metavar = usage.partition(" ")
     default = inspect.signature(function).parameters[name].default
     how: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
@@ -73,6 +73,6 @@ def param(function: Callable[..., Any], usage: str, text: str, kind: Any = None)
 
 
 def parameters(args: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """What was given of the options for a function (`param`), by the names of its parameters."""
+    """The given options of a function (`param`), by the names of its parameters."""
     prefix = f"{function.__name__}."
     return {name.removeprefix(prefix): v for name, v in vars(args).items() if name.startswith(prefix)}

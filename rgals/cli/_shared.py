@@ -1,4 +1,4 @@
-"""What several commands share: options for reading and fitting, losses as text, tables, messages."""
+"""Shared by several commands: options for reading and fitting, losses as text, tables, messages."""
 
 import argparse
 import inspect
@@ -16,7 +16,6 @@ import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
 from rgals.cli._options import Argument, Heading, param, parameters
-from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.columns import role_of
 from rgals.datasets.given import Given, given
@@ -33,7 +32,7 @@ from rgals.sgd import SGDRanker
 
 
 def value_of(text: str) -> Any:
-    """None, a truth value, a number or the text itself."""
+    """Read an argument as None, a boolean, a number or, if it is none of these, text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -45,11 +44,11 @@ def _column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-_tab = partial(re.sub, r"\\t", "\t")  # a shell passes '\t' as a backslash and a t
-DELIMITER = "delimiter D", r"field separator, for example '::' or '\t'; found if not given", _tab
-JOBS = "n_jobs N", "threads; all if not given", int
-VALUES = "values KIND", "what a value weighs: auto, raw, log1p, binary or bm25"
-_fit, _effort, _read = (partial(param, function) for function in (RGALS, Effort, read_interactions))
+_tab = partial(re.sub, r"\\t", "\t")  # shells pass '\t' as two characters
+DELIMITER = "delimiter D", r"field separator, for example '::' or '\t' (default: detected)", _tab
+JOBS = "n_jobs N", "threads (default: all)", int
+VALUES = "values KIND", "how values weigh interactions: auto, raw, log1p, binary or bm25"
+_fit, _read = partial(param, RGALS), partial(param, read_interactions)
 #: Options of `RGALS` except the loss.
 FIT = (
     _fit("K N", "number of factors"),
@@ -57,46 +56,40 @@ FIT = (
     _fit("reg_exponent NU", "1 scales it with the weight of a row, 0 is plain"),
     _fit(*VALUES),
     _fit("n_iter N", "iterations; auto ends when the objective settles", value_of),
-    _fit("init NAME", "start: auto, random or spectral"),
-    _fit("readout_exponent E", "items' factors times their popularity to this power, after the fit"),
-    _fit("hard_negatives GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small", float),
+    _fit("init NAME", "initial factors: auto, random or spectral"),
+    _fit("readout_exponent E", "after the fit, scale item factors by their popularity to this power"),
+    _fit("hard_negatives GAMMA", "weight of high-scored unobserved pairs: 0.5 to 4 for small K", float),
     _fit("solver NAME", "auto, exact, pcg, svd or dense"),
     _fit("dtype TYPE", "float32 or float64"),
     _fit("half_life T", "time in which an interaction loses half of its weight, such as 90d", value_of),
     _fit("feature_reg R", "strength of the regularisation of the features' weights", value_of),
-    _fit("user_mean M", "true pulls users to a mean of all instead of to zero; auto, false", value_of),
+    _fit("user_mean M", "true regularises users towards their mean instead of zero; auto, false", value_of),
     _fit("tol T", "stop when the objective falls by less than this share"),
     _fit(*JOBS),
-    _fit("random_state N", "random state, for a result that can be repeated", int),
+    _fit("random_state N", "random state, for reproducible results", int),
 )
-EFFORT = (
-    _effort("max_trials N", "fits to tune a method"),
-    _effort("time_limit S", "training seconds of a fit"),
-    _effort("validation_users N", "watch so many users instead of all, on large data", int),
-)
-#: Where roles are; `rgals convert` has these alone.
+#: Columns by role; `rgals convert` takes no others.
 COLUMNS = (
     _read("user COLUMN", "column of users: a name, or a position from 0", _column),
     _read("item COLUMN", "column of items", _column),
     _read("value COLUMN", "column of ratings, counts or weights", _column),
 )
-_FORMS = "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
-#: How a data file is to be read; see `read_data`.
+#: Options for reading a data file; see `read_data`.
 READING: tuple[Argument | Heading, ...] = (
-    Heading("reading", _FORMS),
+    Heading("reading", "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; usual column names are detected."),
     *COLUMNS,
     _read("timestamp COLUMN", "column of times", _column),
     _read("min_value V", "keep values >= V as positives of weight 1", float),
     _read(*DELIMITER),
     _read("encoding NAME", "of a text file"),
     _read("dislike_below V", "values < V are dislikes, for losses with dislikes=true", float),
-    _read("duplicates", "what a repeated pair becomes", DUPLICATES),
-    _read("header", "the first line holds names (default: found)"),
+    _read("duplicates", "how repeated pairs are merged", DUPLICATES),
+    _read("header", "the first line holds names (default: detected)"),
 )
 
 
 def say(text: str) -> None:
-    """Print a message for the person at the terminal."""
+    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -107,7 +100,7 @@ def tell(args: argparse.Namespace, text: str) -> None:
 
 
 def progress(args: argparse.Namespace) -> int:
-    """Verbosity of long work: a bar where somebody watches."""
+    """Verbosity of long work: 1, a progress bar, at a terminal without ``--quiet``; otherwise 0."""
     return int(sys.stderr.isatty() and not args.quiet)
 
 
@@ -123,8 +116,8 @@ def load(path: str) -> Any:
 
 
 def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = False) -> Any:
-    """Read the data file of a command with the options of `READING`; ``stores`` opens them, too."""
-    # Of an argument that is not given it is None, and then options that would have no effect are refused.
+    """Read the data file of a command with the options of `READING`, or open a store if ``stores``."""
+    # None if the file is not given; reading options, which would have no effect then, are refused.
     path, options = getattr(args, name), parameters(args, read_interactions)
     if path is None and options:
         taken = [each for each in args.parser._actions if each.dest.partition(".")[2] in options]
@@ -133,13 +126,13 @@ def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = Fa
     if path is None:
         return None
     if os.path.isdir(path) and (options or not stores):
-        how = "`rgals fit` alone takes a store, without options of reading, which `rgals convert` takes"
+        how = "only `rgals fit` takes a store, and options of reading are given to `rgals convert`"
         raise InputError(f"{path} is a folder: {how}")
     return open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
 
 
 def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]:
-    """The training part of a split, and the validation part if there is one, with their ids and times."""
+    """The marked training part, and the validation part or None, with ids and times."""
     told, split = given(data), np.asarray(data.split)
     train, validation = (told.where(data.matrix, split == part) for part in (TRAIN, VALIDATION))
     return train, validation if validation.nnz else None
@@ -151,7 +144,7 @@ def read_table(path: str, label: str) -> Any:
     try:
         if path.endswith(".parquet"):
             return pandas.read_parquet(path)
-        # Ids are read as those of interactions are: pandas would make 7 of 007, and nothing of NA.
+        # Read ids as in files of interactions: pandas would read 007 as 7, and NA as missing.
         table, texts = pandas.read_csv(path), pandas.read_csv(path, dtype=str, keep_default_na=False)
         for column in texts:
             if role_of(column) == label and texts[column].is_unique:
@@ -159,7 +152,7 @@ def read_table(path: str, label: str) -> Any:
                 codes, labels = text_to_labels(np.arange(len(table)), texts[column].tolist())
                 table[column] = labels[codes]
         return table
-    except ValueError as error:  # as those of pandas, of pyarrow and of decoding are
+    except ValueError as error:  # the base of errors of pandas, pyarrow and decoding
         raise InputError(f"{path} cannot be read as a table of features: {error}") from error
 
 
@@ -178,7 +171,7 @@ def parse_loss(text: str) -> Loss:
 
 
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
-    """The matrix with the columns (and rows) of a model; says how much does not occur there."""
+    """The matrix in the columns (and rows) of a model; a message counts interactions that are left out."""
     times = data.timestamp if matrix is data.matrix else None
     known = Given(matrix, data.user_ids, data.item_ids, times).laid_out(users, items, "the data")[0]
     if known.nnz < matrix.nnz:
@@ -188,7 +181,7 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
 
 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
-    """Refuse, before long work, outputs that cannot be written after it, or are one of the other files."""
+    """Refuse outputs that could not be written after long work, or would replace another file."""
     taken = set(map(os.path.realpath, filter(None, inputs)))
     for path in filter(None, outputs):
         place = os.path.realpath(path)

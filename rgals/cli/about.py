@@ -1,4 +1,4 @@
-"""Commands that need no data: of a saved model, of the metrics, of the compiled code."""
+"""Commands that need no data: about a saved model, the metrics, and compiled code."""
 
 import argparse
 import textwrap
@@ -11,7 +11,7 @@ from rgals.warm import warmup
 
 @command("info", arg("MODEL", "file of a fitted model"))
 def run_info(args: argparse.Namespace) -> None:
-    """Print what a saved model is: data, parameters, time, plan, memory, versions, fingerprint.
+    """Describe a saved model: data, parameters, time, plan, memory, versions, fingerprint.
 
     For example:
       rgals info model.npz
@@ -21,7 +21,7 @@ def run_info(args: argparse.Namespace) -> None:
 
 @command("metrics", arg("NAMES", "only these, by any of their names", nargs="*", metavar="NAME"))
 def run_metrics(args: argparse.Namespace) -> None:
-    """Print the metrics by all their names, with definitions.
+    """Print the metrics with all their names and their definitions.
 
     For example:
       rgals metrics
@@ -36,15 +36,15 @@ def run_metrics(args: argparse.Namespace) -> None:
     print("Figures are means over the users with test items.")
 
 
-@command("warmup", param(warmup, "n_jobs N", "processes; as many as processors if not given", int))
+@command("warmup", param(warmup, "n_jobs N", "processes (default: one per processor)", int))
 def run_warmup(args: argparse.Namespace) -> None:
-    """Compile ahead what fits and their answers need, so that no process compiles again.
+    """Compile everything that fits and recommendations need, so that later processes load it.
 
     For example:
       rgals warmup
       NUMBA_CACHE_DIR=/var/cache/rgals rgals warmup     in an image; set the same where it runs
 
-    Without it, the first fit compiles what it needs. Prints the seconds of every function and where they lie.
+    Otherwise the first fit compiles what it needs. Prints the seconds of every function and the cache folder.
     """
     found = warmup(**parameters(args, warmup), verbose=shared.progress(args))
     if found.compiled:

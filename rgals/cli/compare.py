@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rgals.cli import _shared as shared
 from rgals.cli._options import arg, command, param, parameters
-from rgals.compare import DEFAULT, Effort, compare, prepare
-from rgals.compare import METHODS as KNOWN
+from rgals.compare import DEFAULT, METHODS, Effort, compare, prepare
 
 _DEFAULT = ",".join(DEFAULT)
 
@@ -14,17 +13,19 @@ _DEFAULT = ",".join(DEFAULT)
 @command(
     "compare",
     arg("DATA", "file of interactions"),
-    arg("-o --output FOLDER", "where the results go", required=True),
-    arg("--methods LIST", f"of {', '.join(KNOWN)} (default: {_DEFAULT})", default=_DEFAULT),
+    arg("-o --output FOLDER", "folder of the results", required=True),
+    arg("--methods LIST", f"of {', '.join(METHODS)} (default: {_DEFAULT})", default=_DEFAULT),
     param(compare, "K N", "number of factors"),
-    param(compare, "seeds N", "runs of a tuned method"),
-    param(compare, "metric LIST", "what is tuned, drawn and sorted by; after a comma, what is measured too"),
+    param(compare, "seeds N", "runs of every method with random choices"),
+    param(compare, "metric LIST", "tuned, drawn and sorted by; others, measured too, follow after commas"),
     param(compare, *shared.VALUES),
     param(compare, *shared.JOBS),
-    param(prepare, "core N", "keep users and items with N or more of each other", int),
-    param(prepare, "random_state N", "of the split"),
-    *shared.EFFORT,
-    arg("--tune-only", "find parameters and stop; without this, the same command goes on with timed runs"),
+    param(prepare, "core N", "keep users and items with N or more interactions", int),
+    param(prepare, "random_state N", "seed of the split"),
+    param(Effort, "max_trials N", "fits to tune a method"),
+    param(Effort, "time_limit S", "training seconds of a fit"),
+    param(Effort, "validation_users N", "validate on this many random users instead of all", int),
+    arg("--tune-only", "tune and stop; the same command without it continues with timed runs"),
     *shared.READING,
 )
 def run_compare(args: argparse.Namespace) -> None:
@@ -35,8 +36,8 @@ def run_compare(args: argparse.Namespace) -> None:
       rgals compare ml-1m.npz --min-value 3 --core 5 --methods rg2,ials,sampled_softmax -o comparison
 
     Every method is tuned on validation, then run with several seeds. The folder gets results.jsonl,
-    convergence.png and report.html; the same command goes on where an interrupted one stopped. Needs
-    matplotlib: pip install 'rgals[plot]'.
+    convergence.png and report.html; the same command resumes an interrupted one. Needs matplotlib:
+    pip install 'rgals[plot]'.
     """
     effort = Effort(tune_only=args.tune_only, **parameters(args, Effort))
     split = prepare(shared.read_data(args), **parameters(args, prepare))

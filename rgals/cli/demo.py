@@ -1,4 +1,4 @@
-"""The command that shows what there is."""
+"""The demonstration: every loss on one data set."""
 
 import argparse
 import time
@@ -22,9 +22,9 @@ METRICS = ("ndcg@10", "recall@20", "mrr@10")
 
 @command(
     "demo",
-    arg("--data FILE", "interactions; generated if not given"),
+    arg("--data FILE", "interactions (default: generated)"),
     arg("--loss LOSS", "a loss to fit; may be repeated (default: all four)", action="append"),
-    arg("--user ID", "whose recommendations are shown (default: any)"),
+    arg("--user ID", "user whose recommendations are shown (default: any)"),
     arg("-n N", "how many are shown (default: 10)", type=int, default=10),
     Heading("fitting"),
     *shared.FIT,
@@ -38,9 +38,9 @@ def run_demo(args: argparse.Namespace) -> None:
       rgals demo --data ratings.csv --min-value 4
       rgals demo --data ml-1m.npz --min-value 3 --K 128 --n-iter 20
 
-    Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
-    every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
-    What is not given follows from the shape and density of the data. Seconds leave out compilation.
+    Without --data it generates interactions with clusters of taste and skewed popularity. A fifth of every
+    user's interactions (or the test part that the file marks) is held out, and rankings are judged by it.
+    Parameters that are not given follow from the data. Seconds do not include compilation.
     """
     check_int("n", args.n, 1)
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
@@ -55,12 +55,12 @@ def run_demo(args: argparse.Namespace) -> None:
     print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({held_out})", flush=True)
     shared.tell(args, "Preparing the compiled code (takes longer the first time) ...")
     (train, test), part = small(), shared.marked_parts(data)[0]
-    # Hard negatives come behind the first iterations; the small data have no times.
+    # Six iterations, as hard negatives start after the first ones. The small data have no times.
     first = {**how, "n_iter": 6, "half_life": None}
-    for loss in losses:  # compiles, or loads from the cache, everything that is timed later
+    for loss in losses:  # compile, or load from the cache, everything that is timed later
         model = RGALS(loss=type(loss)(**loss.get_params()), **first).fit(train)
         evaluate(model, train, test, metrics=METRICS)
-        if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
+        if "item_exponent" in loss.get_params():  # "auto" is not 0 on larger data
             model.set_params(loss__item_exponent=-0.1).fit(train)
 
     rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train > 0), data), None]]
@@ -72,10 +72,10 @@ def run_demo(args: argparse.Namespace) -> None:
         model.fit(part)
         seconds = time.perf_counter() - started
         figures = _measure(model, data)
-        # Numbers of the loss and the regularisation, given or found.
+        # Parameters of the loss and reg, given or from the rule.
         numbers = {**model.loss_.get_params(), "reg": model.reg_}
         if not model.loss_.dislikes:
-            numbers.pop("dislike_weight", None)  # which weighs nothing
+            numbers.pop("dislike_weight", None)  # has no effect
         told = ((name, value) for name, value in numbers.items() if isinstance(value, float) and value)
         settings = ", ".join(f"{name}={value:.3g}" for name, value in told)
         rows.append([model.loss_.name, settings, *figures, f"{seconds:.2f}"])
@@ -89,12 +89,12 @@ def _measure(model: Any, data: Interactions) -> list[float]:
 
 
 def _one_user(args: argparse.Namespace, data: Interactions, model: RGALS) -> str:
-    """What one user had and gets, with a mark at what was held out."""
+    """History and recommendations of one user, with held-out items marked."""
     users, items = data.users, data.item_ids
     if args.user is not None:
         user = int(users.parse(args.user)[0])
     else:
-        # Somebody with a history of ordinary length and something to find.
+        # A user with a history of about median length and a held-out item.
         lengths = np.diff(data.train.indptr) * (np.diff(data.test.indptr) > 0)
         user = int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
     past = data.train[[user]].indices

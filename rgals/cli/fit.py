@@ -1,4 +1,4 @@
-"""Commands that make something of files of interactions: a store, a model, a tuned model."""
+"""Commands that turn files of interactions into a store, a model or a tuned model."""
 
 import argparse
 import time
@@ -18,26 +18,26 @@ from rgals.training.checkpoint import Checkpoint
 @command(
     "convert",
     arg("SOURCES", "files and folders of interactions", nargs="+", metavar="SOURCE"),
-    arg("-o --output FOLDER", "the store to be made", required=True),
-    param(convert, "memory SIZE", "memory that the process may take, such as 800MB or 8GB"),
+    arg("-o --output FOLDER", "folder of the new store", required=True),
+    param(convert, "memory SIZE", "most memory that the process may use, such as 800MB or 8GB"),
     param(convert, "min_value V", "keep values >= V as positives of weight 1", float),
     param(convert, *shared.DELIMITER),
     param(convert, "encoding NAME", "of text files"),
-    param(convert, "duplicates", "what a repeated pair becomes", MERGES),
-    param(convert, "binarize", "every kept value is 1, however often a pair occurs"),
-    param(convert, "header", "the first line holds names (default: found)"),
+    param(convert, "duplicates", "how repeated pairs are merged", MERGES),
+    param(convert, "binarize", "set every kept value to 1, however often a pair occurs"),
+    param(convert, "header", "the first line holds names (default: detected)"),
     *shared.COLUMNS,
 )
 def run_convert(args: argparse.Namespace) -> None:
-    """Write interactions of any size to a store, from which they are fitted without being held in memory.
+    """Write interactions of any size to a store, from which models are fitted without loading them.
 
     For example:
       rgals convert events.parquet -o data.rgals
       rgals convert logs/ -o data.rgals --memory 4GB --user-column who --item-column what
       rgals fit data.rgals -o model.npz
 
-    SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing. Times
-    and splits are left out: of a file that marks a test part, a store holds everything.
+    SOURCE: parquet or text files, or folders of them. Needs pyarrow. An interrupted conversion leaves nothing
+    behind. A store has no times and no splits: it takes a marked test part like all other interactions.
     """
     how = {"columns": parameters(args, read_interactions), **parameters(args, convert)}
     store = convert(args.sources, args.output, progress=bool(shared.progress(args)), **how)
@@ -48,23 +48,23 @@ def run_convert(args: argparse.Namespace) -> None:
 @command(
     "fit",
     arg("DATA", "file of interactions, or a store of `rgals convert`"),
-    arg("-o --output FILE", "where the model goes (npz)", required=True),
+    arg("-o --output FILE", "file of the model (npz)", required=True),
     arg("--loss LOSS", "rg2, rgx, wrmf, ials, with parameters (default: rg2)", default="rg2"),
-    arg("--all", "fit every interaction, whatever DATA marks as test"),
-    arg("--hold-out SHARE", "keep this share of every user apart", type=float),
-    arg("--held-out FILE", "where that share goes (npz)"),
+    arg("--all", "fit all interactions, also those that DATA marks as test"),
+    arg("--hold-out SHARE", "hold out this share of every user's interactions", type=float),
+    arg("--held-out FILE", "file of the held-out interactions (npz)"),
     Heading("fitting"),
     *shared.FIT,
-    Heading("features", "csv or parquet; users and items need not be in DATA."),
-    arg("--user-features FILE", "what is known of users besides"),
-    arg("--item-features FILE", "what is known of items besides"),
-    Heading("checkpoints", "The same command goes on from where a killed one was."),
-    arg("--checkpoint FOLDER", "write into this folder how far the fit is"),
+    Heading("features", "csv or parquet; they may have users and items that DATA does not."),
+    arg("--user-features FILE", "features of users"),
+    arg("--item-features FILE", "features of items"),
+    Heading("checkpoints", "The same command resumes an interrupted fit."),
+    arg("--checkpoint FOLDER", "folder of the checkpoints of this fit"),
     arg("--checkpoint-every N", "iterations between two checkpoints (default: 1)", type=int),
     Heading("early stopping"),
-    arg("--early-stopping", "stop when held-out quality no longer rises"),
-    param(RGALS, "metric METRIC", "what is watched"),
-    param(RGALS, "patience N", "iterations to wait"),
+    arg("--early-stopping", "stop when validation quality no longer rises"),
+    param(RGALS, "metric METRIC", "of validation"),
+    param(RGALS, "patience N", "iterations without improvement until it stops"),
     *shared.READING,
 )
 def run_fit(args: argparse.Namespace) -> None:
@@ -123,21 +123,21 @@ def run_fit(args: argparse.Namespace) -> None:
 @command(
     "tune",
     arg("DATA", "file of interactions"),
-    arg("-o --output FILE", "where the model goes (npz)", required=True),
+    arg("-o --output FILE", "file of the model (npz)", required=True),
     arg("--loss LIST", "of rg2,rgx,wrmf,ials; one alone may have parameters (default: rg2)", default="rg2"),
-    arg("-K --K LIST", "number of factors, ascending ones to try while they pay (64,128,256), or auto"),
-    arg("--space NAME=V", "LOW:HIGH, A,B,C or one value; once a parameter", action="append", default=[]),
-    param(tune, "budget B", "in default fits, evaluation and refit included", float),
+    arg("-K --K LIST", "number of factors; a list, 64,128,256, is tried while quality rises; or auto"),
+    arg("--space NAME=V", "LOW:HIGH, A,B,C or one value; once per parameter", action="append", default=[]),
+    param(tune, "budget B", "cost in units of a default fit, evaluation and refit included", float),
     param(tune, "protocol NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
-    param(tune, "metric METRIC", "what is maximised"),
+    param(tune, "metric METRIC", "that is maximised"),
     param(tune, *shared.VALUES),
-    param(tune, "journal FILE", "keeps every fit, to go on after an interruption"),
-    param(tune, "random_state N", "of splits, search, fits"),
+    param(tune, "journal FILE", "file that stores every fit, to resume after an interruption"),
+    param(tune, "random_state N", "seed of splits, search and fits"),
     param(tune, *shared.JOBS),
     param(Search, "repeats N", "validation splits"),
-    param(Search, "n_iter N", "of a full fit, at most"),
-    param(Search, "time_limit S", "seconds; no fit starts after them", float),
-    param(Search, "sampler NAME", "gp, as everywhere"),
+    param(Search, "n_iter N", "most iterations of a fit"),
+    param(Search, "time_limit S", "seconds after which no further fit starts", float),
+    param(Search, "sampler NAME", "gp, a Gaussian process"),
     arg("--show N", "settings to print (default: 10)", type=int, default=10),
     *shared.READING,
 )
@@ -150,9 +150,9 @@ def run_tune(args: argparse.Namespace) -> None:
       rgals tune ratings.csv --loss ials:item_exponent=-0.4 --K 64,128,256 --space reg=0.001:0.1 -o model.npz
       rgals tune ratings.csv --space half_life=auto -o model.npz
 
-    The losses share the budget, counted in default fits. The same command goes on where an interrupted one
-    stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked
-    validation part judges the settings, otherwise a tenth of every user's interactions does.
+    The losses share the budget, counted in default fits. With a journal, the same command resumes an
+    interrupted one. A test or validation part that DATA marks is not fitted: settings are judged by the
+    marked validation part or, without one, by a tenth of every user's interactions.
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
     shared.check_outputs((args.output, how.get("journal")), args.data)

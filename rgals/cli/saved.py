@@ -1,4 +1,4 @@
-"""Commands that ask a saved model: how good it is, and what it recommends."""
+"""Commands that evaluate a saved model and write its recommendations."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ from rgals.scoring._tables import check_writable, choose_format, write_text
 from rgals.sgd import SGDRanker
 
 _METRICS = "ndcg@10,recall@20,mrr@10"
-_AT_ONCE = 8192
+_BATCH_SIZE = 8192
 
 
 @command(
@@ -31,8 +31,8 @@ _AT_ONCE = 8192
     arg("DATA", "file of held-out interactions"),
     arg("--metrics LIST", f"default: {_METRICS}", default=_METRICS),
     arg("--fold-in SHARE", "hide this share of every user of DATA", type=float),
-    arg("--seed N", "of what --fold-in hides (default: 0)", type=int, default=0),
-    arg("--cold", "what users without history get (default: empty)", choices=COLD, default="empty"),
+    arg("--seed N", "seed of the hidden share (default: 0)", type=int, default=0),
+    arg("--cold", "lists of users without history (default: empty)", choices=COLD, default="empty"),
     param(evaluate, *shared.JOBS),
     arg("--json", "print one line of JSON"),
     *shared.READING,
@@ -45,11 +45,11 @@ def run_evaluate(args: argparse.Namespace) -> None:
       rgals evaluate model.npz ratings.csv --metrics ndcg@10,recall@20,mrr@10 --json
       rgals evaluate model.npz newcomers.csv --fold-in 0.2
 
-    The interactions of DATA (of its test part, where it marks one) are the truth; what the model was fitted
-    to is left out of the rankings and of the truth. Users of whom the model knows nothing are judged by what
-    they would be served, --cold; items that it does not know count as missed. With --fold-in SHARE the users
-    need not be known: that share of every user's interactions in DATA is the truth, and the rest makes the
-    user's factors.
+    The interactions of DATA (of its test part, if it marks one) are the truth; interactions that the model
+    was fitted to are left out of rankings and truth. Users without history are judged by the lists of --cold,
+    and items that the model does not know count as missed. With --fold-in SHARE users need not be known: that
+    share of every user's interactions in DATA is the truth, and the user's factors are computed from the
+    rest.
     """
     if args.fold_in is not None:
         check_share("fold_in", args.fold_in)
@@ -73,12 +73,12 @@ def run_evaluate(args: argparse.Namespace) -> None:
         figures = evaluate(model, model.seen_, part, cold=args.cold, **how)
     counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
     if args.json:
-        # JSON has no NaN, which differs from itself.
+        # JSON has no NaN.
         means = {name: value if value == value else None for name, value in figures.items()}
         print(json.dumps({**counts, **means}))
         return
     text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
-    shared.tell(args, f"{text}, {figures.n_cold:,} of whom the model knows nothing")
+    shared.tell(args, f"{text}, {figures.n_cold:,} of them without history")
     print(shared.table(list(figures.items()), ["metric", "mean"]))
 
 
@@ -87,8 +87,8 @@ def run_evaluate(args: argparse.Namespace) -> None:
     arg("MODEL", "file of a fitted model of any kind"),
     arg("-o --output FILE", "parquet, csv, tsv, jsonl or npz; - prints csv (default)", default="-"),
     arg("-n N", "items for each user (default: 10)", type=int, default=10),
-    arg("--batch-size N", f"users at once (default: {_AT_ONCE})", type=int, default=_AT_ONCE),
-    arg("--anew", "do not go on where a stopped run was"),
+    arg("--batch-size N", f"users at once (default: {_BATCH_SIZE})", type=int, default=_BATCH_SIZE),
+    arg("--anew", "start again instead of resuming an interrupted run"),
     Heading("which users", "By default all.", exclusive=True),
     arg("--user ID", "this user; may be repeated", action="append"),
     arg("--users-from FILE", "the users of a text file, one id a line"),
@@ -96,8 +96,8 @@ def run_evaluate(args: argparse.Namespace) -> None:
     Heading("which items"),
     arg("--candidates FILE", "only the items of a text file, one id a line"),
     arg("--exclude FILE", "none of the items of a text file, one id a line"),
-    arg("--keep-seen", "items a user already has may come again"),
-    arg("--popular", "users without interactions get the most popular items"),
+    arg("--keep-seen", "recommend items that a user already has, too"),
+    arg("--popular", "give users without interactions the most popular items"),
     *shared.READING,
 )
 def run_recommend(args: argparse.Namespace) -> None:
@@ -110,8 +110,8 @@ def run_recommend(args: argparse.Namespace) -> None:
       rgals recommend model.npz --candidates in_stock.txt -o - | head
 
     Columns: user, item, rank (from 1), score. Scores order the items of one user; they are no probabilities.
-    What the file becomes follows from its name: .parquet, .csv, .tsv, .jsonl or .npz. It appears when it is
-    complete. If the run is stopped, the same command goes on where it was, from FILE.partial.
+    The format follows from the name of the file: .parquet, .csv, .tsv, .jsonl or .npz. It appears when it is
+    complete. The same command resumes an interrupted run from FILE.partial.
     """
     check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
@@ -142,7 +142,7 @@ def run_recommend(args: argparse.Namespace) -> None:
     who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}
     written = recommend_all(model, args.output, args.n, **who, **how, verbose=shared.progress(args))
     if written.resumed:
-        shared.tell(args, f"went on after {written.resumed:,} of {written.users:,} users")
+        shared.tell(args, f"resumed after {written.resumed:,} of {written.users:,} users")
     what = f"{written.rows:,} recommendations for {written.served:,} users"
     rate = written.users / max(written.seconds, 1e-9)
     shared.tell(args, f"{what} written to {args.output} ({rate:,.0f} users/s)")

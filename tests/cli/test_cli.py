@@ -113,9 +113,9 @@ def test_a_store_is_as_it_was_converted(folder, tmp_path, capsys):
     assert main(["convert", str(folder / "ratings.csv"), "-o", str(store), "-q"]) == 0
     for option in (("--min-value", "4"), ("--duplicates", "max"), ("--no-header",)):
         said = error_of(capsys, "fit", store, "-o", tmp_path / "m.npz", *option)
-        assert "without options of reading, which `rgals convert` takes" in said
+        assert "options of reading are given to `rgals convert`" in said
     for command in (("evaluate", model, store), ("tune", store, "-o", tmp_path / "m.npz")):
-        assert "`rgals fit` alone takes a store" in error_of(capsys, *command)
+        assert "only `rgals fit` takes a store" in error_of(capsys, *command)
     assert not (tmp_path / "m.npz").exists()
 
 
