@@ -1,8 +1,8 @@
 """Plots of fits, searches and recommendations; matplotlib is needed, ``pip install "rgals[plot]"``.
 
-Every function takes what a fit or a search leaves, draws into ``ax`` or into a new figure, and returns the
-axes, to be changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``. Without matplotlib
-it raises a `MissingDependencyError`.
+Every function takes fitted models or searches, draws into ``ax`` or a new figure, and returns the axes, to be
+changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``. Without matplotlib it raises a
+`MissingDependencyError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,30 +21,30 @@ from rgals.runtime.lazy import optional
 
 __all__ = ["learning_curve", "popularity_bias", "spectrum", "sweep", "time_to_quality"]
 
-#: Colours for thin lines; the first eight can be told apart by the colour-blind (Okabe and Ito, 2008).
+#: Colours for thin lines; the colour-blind can distinguish the first eight (Okabe and Ito, 2008).
 COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
 COLORS += ("#555555", "#A05A2C", "#F07C7C", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
-SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
+SHARES = (0.95, 0.99)  # of the best quality: marked in plots of quality over seconds
 
 
 def new_figure(width: float = 7, height: float = 4.3) -> Any:
-    """A figure of some inches."""
+    """A figure of this size in inches."""
     figure = optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
-    # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
+    # Without pyplot, which keeps every figure in memory; notebooks show this one, too.
     return figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def mark_shares(ax: Any, best: float) -> None:
-    """Lines at shares of the best quality."""
+    """Draw and label lines at shares of the best quality."""
     for share in SHARES:
         ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
-        # At the left, where curves are low yet.
+        # At the left, where curves are still low.
         where = {"xy": (0.01, share * best), "xycoords": ("axes fraction", "data")}
         ax.annotate(f"{share:.0%} of best", **where, va="top", fontsize=8, color="#777777")
 
 
 def axes(ax: Any) -> Any:
-    """The given axes, or those of a new figure, without the frame at the top and at the right."""
+    """The given axes, or those of a new figure, with a grid and without the upper and right spines."""
     ax = new_figure().subplots() if ax is None else ax
     if not hasattr(ax, "spines"):
         raise InputTypeError(f"ax is a {type(ax).__name__}; give one of matplotlib's axes, or None")
@@ -61,30 +61,29 @@ def as_text(name: Any) -> str:
 
 
 def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
-    """The colour and the label of a line for each model, and the model: one, or several by name."""
+    """Colour and label of the line of each model, and the model; ``models`` is one, or several by name."""
     named = models if isinstance(models, Mapping) else {"": models}
     if not named:
         raise InputError("models: nothing is given to draw; for example {'RG2': model}")
-    styles = [
-        {"color": COLORS[k % len(COLORS)], "label": as_text(name) or None} for k, name in enumerate(named)
-    ]
+    labels = [as_text(name) or None for name in named]
+    styles = [{"color": COLORS[k % len(COLORS)], "label": label} for k, label in enumerate(labels)]
     return list(zip(styles, named.values(), strict=True))
 
 
 def legend(ax: Any, **options: Any) -> Any:
-    """The axes, with a legend where anything has a name; many are beside the curves, not on them."""
+    """Add a legend if any line has a label, beside the axes if it is long, and return the axes."""
     names = ax.get_legend_handles_labels()[1]
     if len(names) > 8 and max(map(len, names)) < 40 and ax.figure.get_layout_engine() is not None:
-        options |= {"loc": "upper left", "bbox_to_anchor": (1, 1)}  # the layout makes room for it
+        options |= {"loc": "upper left", "bbox_to_anchor": (1, 1)}  # the layout engine makes room
     if names:
         ax.legend(**{"frameon": False, "fontsize": 9, **options})
     return ax
 
 
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray, which: str = "x") -> None:
-    """A logarithmic axis where the values are positive and the largest is 20 times the least."""
+    """Make an axis logarithmic if its values are positive and span a factor of 20 or more."""
     if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
-        # Marks between have no numbers: these would lie on each other.
+        # Labels at 1, 2 and 5, or over three decades at 1 alone, so that they do not overlap.
         getattr(ax, f"set_{which}scale")("log", subs=range(2, 10))
         axis = getattr(ax, f"{which}axis")
         axis.get_major_locator().set_params(subs=(1, 2, 5) if max(values) < 1000 * min(values) else (1,))
@@ -108,14 +107,14 @@ def _history(fit: Any) -> list[dict[str, Any]]:
 
 
 def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[dict[str, Any]]]:
-    """The axes, what is drawn, and the rows of all histories that have it."""
+    """Plot ``y`` over ``x`` of all histories: the axes, the ``y`` chosen, and the rows that have it."""
     histories = [(style, _history(fit)) for style, fit in _styled(models)]
     shared = set.intersection(*({name for row in history for name in row} for _, history in histories))
     if y is None:
         y = min(filter(_is_metric, shared), default="objective")
     elif y not in shared:
         known = ", ".join(sorted(name for name in shared if name == "objective" or _is_metric(name)))
-        problem = f"the history has {known}; a metric is there after fit(..., validation=)"
+        problem = f"the history has {known}; fit(..., validation=) records a metric"
         raise ParameterError("y", y, problem)
     ax, drawn = axes(ax), list[dict[str, Any]]()
     for style, history in histories:
@@ -123,7 +122,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         drawn += rows
         at, values = [row[x] for row in rows], [row[y] for row in rows]
         ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
-        if _is_metric(y) and len(rows) > 1:  # which iteration was the best
+        if _is_metric(y) and len(rows) > 1:  # a dot at the best iteration
             best = int((np.argmin if parse(y).falls else np.argmax)(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
     ax.set_ylabel(y.upper() if _is_metric(y) else y)
@@ -139,8 +138,8 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     models : fitted model, history, or dict of str to either
         `rgals.RGALS`, `rgals.sgd.SGDRanker`, or their ``history_``; several by name.
     y : str, optional
-        ``"objective"`` or a metric of the history, as ``"ndcg@10"``. By default the metric, if all fits
-        measured one (``fit(..., validation=)`` or ``early_stopping=True``), else the objective.
+        ``"objective"`` or a metric of the history, such as ``"ndcg@10"``. By default the metric, if all fits
+        recorded one (``fit(..., validation=)`` or ``early_stopping=True``), else the objective.
     ax : matplotlib axes, by default those of a new figure
 
     Returns
@@ -164,7 +163,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     """
     ax, *_ = _draw(models, "iteration", y, ax)
     ax.set_xlabel("iteration")
-    with suppress(TypeError):  # of a logarithmic axis that was given
+    with suppress(TypeError):  # the given axes may be logarithmic, which has no such parameters
         ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     return legend(ax)
 
@@ -175,14 +174,14 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     Parameters
     ----------
     models, y
-        As in `learning_curve`. Of a metric, 95 % and 99 % of the best value are marked.
+        As in `learning_curve`. Lines mark 95 % and 99 % of the best value of a metric.
     ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
     matplotlib axes
-        Seconds without those of evaluation, on a logarithmic axis where they span decades. The first fit of
-        a process may compile: run `rgals.warmup` before.
+        Seconds exclude evaluation; their axis is logarithmic if they span decades. The first fit of a process
+        may compile: run `rgals.warmup` before.
 
     Raises
     ------
@@ -220,14 +219,14 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
-        A dot for every trial, a line through the best of each value, with the standard deviation of this
-        best one over the folds, and a ring where the highest score is. Where a search tried trials first on
-        a smaller scale (``level``), only those of the last scale are drawn: the others have other scores.
+        A dot for every trial, a line through the best trial of each value, a band of its standard deviation
+        over folds, and a ring at the highest score. If the search tried settings on a smaller scale first
+        (``level``), only trials of the last scale are drawn: scores of different scales do not compare.
 
     Raises
     ------
     ParameterError
-        The search has no such parameter, or never gave it a number.
+        The search has no such parameter, or no trial with a number for it.
 
     Examples
     --------
@@ -258,19 +257,19 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
 
 
 def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers that a parameter had, and the mean and the standard deviation of the scores."""
+    """Values of a parameter, mean scores and standard deviations, of trials with a number for it."""
     found = getattr(search, "cv_results_", search)
     if not isinstance(found, Mapping) or not found:
         needed = "a fitted search, its cv_results_ or a dict of scores is needed"
         raise InputTypeError(f"{needed}, not {type(search).__name__}")
-    if "mean_test_score" not in found:  # scores by value
+    if "mean_test_score" not in found:  # a dict of scores by value
         found = {f"param_{parameter}": list(found), "mean_test_score": list(found.values())}
     column = found.get(f"param_{parameter}")
     if column is None:
         known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
         raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
     values: Any = np.ma.filled(np.ma.asarray(column, object), None)
-    # What is no number, as "auto", is not drawn.
+    # Trials with another value, such as "auto", are not drawn.
     places = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
     scores = numbers("search", found["mean_test_score"], "value", "; of folds give the mean")
     spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
@@ -283,9 +282,9 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     return places[drawn], scores[drawn], spread[drawn]
 
 
-_BATCH = 4096  # users
-_BINS = 12  # of popularity, of equal width on the logarithmic axis
-_LEAST = 1e-3  # of the ratio that is drawn
+_BATCH_USERS = 4096
+_BINS = 12  # bins of popularity, of equal width on a logarithmic axis
+_MIN_RATIO = 1e-3  # smaller ratios, zero among them, are drawn as this
 
 
 def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None, ax: Any = None) -> Any:
@@ -296,19 +295,19 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     models : fitted model, pair of factors, callable, or dict of str to these
         As in `rgals.metrics.evaluate`; several by name.
     train : sparse matrix, Interactions or frame
-        Training interactions, which leave the lists.
+        Training interactions, which are left out of the lists.
     n : int, default 10
-        Length of the lists of all users with training interactions.
+        Length of the list of every user with training interactions.
     columns : dict or "matrix", optional
-        Where ``train`` is a frame: as in `rgals.RGALS.fit`.
+        If ``train`` is a frame: as in `rgals.RGALS.fit`.
     ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
     matplotlib axes
-        A line for each model: recommendations of an item, mean over items of about the same popularity,
-        divided by what it would get in proportion to its interactions. A line at 1 recommends as the data
-        are, one that rises recommends what is popular anyway. Less than a thousandth is drawn as that.
+        A line for each model: how often an item is recommended, mean over items of similar popularity,
+        divided by its share of the training interactions. A line at 1 recommends in proportion to the data; a
+        rising one favours popular items. Ratios below a thousandth are drawn as a thousandth.
 
     Raises
     ------
@@ -334,7 +333,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
-        ax.plot(interactions[full] / items[full], np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
+        ax.plot(interactions[full] / items[full], np.maximum(ratio, _MIN_RATIO), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="recommended, times its share of the data")
     _scale_by(ax, ax.dataLim.intervalx)
@@ -343,14 +342,14 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
 
 
 def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of every item that occurs: its training interactions, and how many lists hold it."""
+    """Training interactions, and number of lists with it, of every item that occurs in ``train``."""
     judged = served(model, train, train, "empty", columns, "train")
     users, counts = np.flatnonzero(judged.seen.row_counts), judged.seen.likes.col_counts
     if not counts.any():
         raise InputError("train: no user has an interaction; there is nothing to recommend from")
     n_items = judged.seen.n_cols
     shown = np.zeros(n_items, np.int64)
-    for part in np.split(users, range(_BATCH, len(users), _BATCH)):
+    for part in np.split(users, range(_BATCH_USERS, len(users), _BATCH_USERS)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
     return counts[counts > 0], shown[counts > 0]
@@ -362,19 +361,19 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     Parameters
     ----------
     models : fitted model, pair (P, Q), or dict of str to either
-        What has ``user_factors_`` and ``item_factors_``; several by name.
+        Any model with ``user_factors_`` and ``item_factors_``; several by name.
     ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
     matplotlib axes
-        The K singular values of ``P Q^T``, or as many as there are users or items, largest first, over their
-        number. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
+        The K singular values of ``P Q^T`` in descending order, at most as many as there are users or items.
+        If the last ones are nearly zero, a smaller K or a lower ``reg`` would do.
 
     Raises
     ------
     InputTypeError
-        What is given has no factors.
+        A model has no factors.
 
     Examples
     --------
@@ -389,7 +388,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     for style, model in pairs:
         if callable(source := source_of(model)):
             raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model)}")
-        # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
+        # With P = A R and Q = B S, A and B orthonormal, P Q^T and R S^T have the same singular values.
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
         ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)

@@ -1,4 +1,4 @@
-"""What every figure stands beside: popularity, and the closed-form item model EASE."""
+"""Baselines to compare models with: popularity, and the closed-form item-item model EASE."""
 
 from rgals.baselines.ease import EASE
 from rgals.baselines.popularity import Popularity

@@ -1,4 +1,4 @@
-"""What the baselines share: they are fitted at once and rank as every model does."""
+"""Base class of the baselines, which are fitted in one step and rank like every other model."""
 
 from abc import abstractmethod
 from copy import copy
@@ -18,7 +18,7 @@ from rgals.training.rows import OfRows
 
 
 class Baseline(OfRows, BaseEstimator):
-    """A model that is fitted at once; a base of estimators, which say how."""
+    """Base of models that are fitted in one step; subclasses define the fit and the scores."""
 
     n_jobs: int | None
 
@@ -54,14 +54,14 @@ class Baseline(OfRows, BaseEstimator):
 
     @abstractmethod
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
-        """What a fit publishes, by parameters that stay as they are."""
+        """Compute the fitted state; called on a copy, whose parameters no other thread changes."""
 
     @abstractmethod
     def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
-        """Scores of all items, shape (B, N): of rows of a snapshot's user factors, by its item factors."""
+        """Scores of all items, shape (B, N), from item factors and B rows of user factors of a snapshot."""
 
     def _read(self, X: Any, dtype: Any, user_ids: Any, item_ids: Any) -> tuple[CSR, dict[str, Any]]:
-        """The matrix to fit, and the fields of a state that do not depend on the method."""
+        """The checked matrix, and the fields of a `Snapshot` that do not depend on the method."""
         matrix, labels, names = read(self, X, dtype, user_ids, item_ids, ...)
         record = FitRecord(parameters_of(self), feature_names=names)
         return matrix, {"seen": matrix, "user_ids": labels[0], "item_ids": labels[1], "record": record}

@@ -1,4 +1,4 @@
-"""EASE: the item-item model with a closed form."""
+"""EASE: an item-item model in closed form."""
 
 import time
 from dataclasses import KW_ONLY, dataclass, replace
@@ -21,16 +21,16 @@ from rgals.runtime.threads import blas_workers
 from rgals.scoring import require_lists, topk_dense
 from rgals.training.data import dtype_name, weigh
 
-_BLOCK = 1 << 26  # bytes of the square matrix, or of scores, that are made at once
-_TILE = 128  # of what is mirrored at once
-# Mean sums of squares of a user's weights: what reg="auto" is. The best of a grid lies at 2.5 (anime) to 6
-# (MovieLens 1M) of them, over six sets of 700 to 7,400 items; at half or twice the best, 1 to 3 % are lost.
-_OF_A_USER = 4.0
+_BLOCK_BYTES = 1 << 26  # of the Gramian, or of scores, that are computed at once
+_TILE = 128  # rows that are mirrored at once
+# reg="auto", in units of the mean over users of the sum of squared weights. The best of a grid lies at 2.5
+# (anime) to 6 (MovieLens 1M), over six sets of 700 to 7,400 items; half or twice the best loses 1 to 3 %.
+_RIDGE_PER_USER = 4.0
 
 
 @dataclass(frozen=True)
 class Histories:
-    """Interactions of users in the place of factors: rows of a matrix, by number."""
+    """Interactions in place of user factors: rows of a matrix, which are selected by number."""
 
     matrix: CSR
 
@@ -42,7 +42,7 @@ class Histories:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the weights of the interactions."""
+        """Type of the weights of the interactions."""
         return self.matrix.values.dtype
 
 
@@ -51,7 +51,7 @@ _SPEC = FileSpec(_PARTS.format, 1, {k: v for k, v in _PARTS.arrays.items() if k 
 
 
 class _Format(ModelFormat):
-    """The file of an `EASE`, whose user factors are made of the interactions."""
+    """The file of an `EASE`: it stores no user factors, which follow from the interactions."""
 
     def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
         weights, seen = fields["item_factors"], fields["seen"]
@@ -62,7 +62,7 @@ class _Format(ModelFormat):
 
 @dataclass(eq=False, repr=False)
 class EASE(Baseline):
-    """The linear item-item model with a zero diagonal that reproduces the interactions best, in closed form.
+    """The linear item-item model with zero diagonal that fits the interactions best, in closed form.
 
     Minimises ``|X - X B|^2 + reg |B|^2`` with ``diag(B) = 0``. With ``P = (X^T X + reg I)^-1``,
     ``B_ij = -P_ij / P_jj``. Scores of a user are ``x B``. Cost is cubic in the number of items, memory
@@ -71,25 +71,25 @@ class EASE(Baseline):
     Parameters
     ----------
     reg : float or "auto", default="auto"
-        Strength of the ridge, > 0; it matters on a logarithmic scale. "auto" is four times the mean sum
-        of squared weights of a user: of the mean length of a history where all weigh 1.
+        Strength of the ridge, > 0; it matters on a logarithmic scale. "auto" is four times the mean over
+        users of the sum of squared weights, which is the mean length of a history where all weigh 1.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
-        What an interaction weighs, as in `rgals.RGALS`.
+        How values weigh interactions, as in `rgals.RGALS`.
     dtype : {"float32", "float64"}, default="float32"
-        Of everything.
+        Type of weights and scores.
     max_memory : float or None, default=None
-        Most bytes that a fit may take; None for what there is. A fit that needs more is refused.
+        Most bytes that a fit may take; None for all available memory. A fit that needs more is refused.
     n_jobs : int or None, default=None
-        Threads of LAPACK and of rankings; None for all. Last bits depend on it.
+        Threads of LAPACK and of rankings; None for all. Last bits of results depend on it.
 
     Attributes
     ----------
     weights_ : ndarray, shape (n_items, n_items)
         B.
     reg_ : float
-        The strength that was used.
+        The strength of the ridge that was used.
     history_ : list of one dict
-        ``seconds``, and the ``objective`` that was reached.
+        ``seconds`` of the fit and its ``objective``.
 
     References
     ----------
@@ -113,7 +113,7 @@ class EASE(Baseline):
     n_jobs: int | None = None
 
     _file: ClassVar[ModelFormat] = _Format("EASE", _SPEC)
-    _pairs_at_once: ClassVar[int] = 1 << 12  # whose histories are gathered
+    _pairs_at_once: ClassVar[int] = 1 << 12  # of `predict`, which copies the history of each
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
         dtype = np.dtype(check_choice("dtype", dtype_name(self.dtype), ("float32", "float64")))
@@ -135,7 +135,7 @@ class EASE(Baseline):
 
     @property
     def weights_(self) -> np.ndarray:
-        """B: what an interaction with the item of a row adds to the score of the item of a column."""
+        """B: an interaction with item i (row) adds ``weights_[i, j]`` to the score of item j (column)."""
         return self._state().item_factors
 
     @property
@@ -161,20 +161,20 @@ class EASE(Baseline):
         return np.bincount(past.rows, added if past.is_binary else added * past.values, minlength=past.n_rows)
 
     def _topk(self, queries: Any, items: np.ndarray, n: int, **filters: Any) -> tuple:
-        if not isinstance(queries, Histories):  # by popularity
+        if not isinstance(queries, Histories):  # popularity, for users without interactions
             return super()._topk(queries, items, n, **filters)
         n_items, dtype, n = items.shape[0], items.dtype, check_int("n", n, 1)
         require_lists(len(queries), n, 4 + dtype.itemsize)
         ids, scores = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), dtype)
         exclude, candidates, blocked = (filters[k] for k in ("exclude", "candidates", "exclude_items"))
-        each = isinstance(candidates, CSR)  # candidates of each query
+        each = isinstance(candidates, CSR)  # a row of candidates for each query
         closed = np.full(n_items, candidates is not None and not each)
         if closed.any():
             closed[candidates] = False
         if blocked is not None:
             closed[blocked] = True
-        step = max(1, _BLOCK // (n_items * dtype.itemsize))
-        for start in range(0, len(queries), step):  # of nobody, there is nothing to do
+        step = max(1, _BLOCK_BYTES // (n_items * dtype.itemsize))
+        for start in range(0, len(queries), step):
             rows = start, min(start + step, len(queries))
             dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
@@ -186,10 +186,10 @@ class EASE(Baseline):
 
 
 def _admit(matrix: CSR, weights: int, dtype: np.dtype, most: float | None) -> None:
-    """Raise `InsufficientMemoryError` where the fit needs more than there is, or than is stated."""
+    """Raise `InsufficientMemoryError` if the fit needs more than ``most`` or than is available."""
     n, nnz = matrix.n_cols, matrix.nnz
     needed = n * n * dtype.itemsize + weights + nnz * (20 + 3 * dtype.itemsize) + 16 * sum(matrix.shape)
-    needed += 2 * min(_BLOCK, n * n * dtype.itemsize)
+    needed += 2 * min(_BLOCK_BYTES, n * n * dtype.itemsize)
     what = f"EASE of {n:,} items in {dtype.name}"
     advice = "fit fewer items" + (", or dtype='float32'" if dtype.itemsize == 8 else "")
     if most is not None and needed > most:
@@ -200,29 +200,29 @@ def _admit(matrix: CSR, weights: int, dtype: np.dtype, most: float | None) -> No
 
 
 def _gramian(X: CSR, dtype: np.dtype) -> np.ndarray:
-    """``X^T X``, dense, a few rows at a time: as a sparse matrix it may take three times as much."""
+    """``X^T X``, dense, some rows at a time: the sparse product can take three times its memory."""
     n = X.n_cols
     users, items = X.to_scipy(dtype), X.transpose().to_scipy(dtype)
-    out, step = np.zeros((n, n), dtype), max(1, _BLOCK // (n * 24))
+    out, step = np.zeros((n, n), dtype), max(1, _BLOCK_BYTES // (n * 24))
     for part in gen_batches(n, step):
         (items[part] @ users).toarray(out=out[part])
     return out
 
 
 def ridge_of(X: CSR) -> float:
-    """What reg="auto" is."""
+    """The ridge of reg="auto"."""
     squares = X.nnz if X.is_binary else float(np.square(X.values, dtype=np.float64).sum())
-    return _OF_A_USER * squares / X.n_rows
+    return _RIDGE_PER_USER * squares / X.n_rows
 
 
 def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, float, float]:
-    """B, the ridge that was used and the objective; all in the memory of one square matrix."""
+    """B, the ridge and the objective, computed in the memory of one N x N matrix."""
     A = _gramian(X, dtype)
     n, diagonal = len(A), A.reshape(-1)[:: len(A) + 1]
     reg = ridge_of(X) if isinstance(reg, str) else reg
     diagonal += dtype.type(reg)
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (A,))
-    # The transpose is in the order of LAPACK, which then works in place: its lower triangle is our upper.
+    # LAPACK works in place on the transpose, which is in Fortran order: its lower triangle is our upper.
     factor, info = potrf(A.T, lower=1, overwrite_a=1, clean=0)
     if info == 0:
         factor, info = potri(factor, lower=1, overwrite_c=1)
@@ -238,6 +238,6 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
         A[part.stop :, part] = A[part, part.stop :].T
     A *= scale
     np.fill_diagonal(A, 0.0)
-    # Column j of B is a ridge regression on the other columns; what it leaves, by the Schur complement, is
-    # 1 / P_jj - reg.
+    # Column j of B is a ridge regression of column j on the others; by the Schur complement, its objective
+    # is 1 / P_jj - reg.
     return A, reg, float(-scale.sum(dtype=np.float64) - n * reg)

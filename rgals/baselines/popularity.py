@@ -1,4 +1,4 @@
-"""Popularity: the same list for everybody, without what they have."""
+"""Popularity: the same ranking for every user, without the items that the user has."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -16,9 +16,9 @@ from rgals.model.state import Snapshot
 
 @dataclass(eq=False, repr=False)
 class Popularity(Baseline):
-    """Ranks items by how many users have them, lately if so wanted: what no model may fall below.
+    """Ranks items by their number of users, weighted by age if so wanted: no model should rank worse.
 
-    Any value but 0 is an interaction; what it is does not count.
+    Every value but 0 is one interaction, whatever its size.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Popularity(Baseline):
     Attributes
     ----------
     item_factors_ : ndarray, shape (n_items, 1)
-        Weight of each item: the number of its interactions, or what is left of it by age.
+        Weight of each item: the number of its interactions, or their sum of weights by age.
     user_factors_ : ndarray, shape (n_users, 1)
         Ones.
 
@@ -61,7 +61,8 @@ class Popularity(Baseline):
             span = half_life_in(self.half_life, matrix.times)
             age = np.exp2((times_of(matrix) - Weighting().halving(span, matrix).newest) / span)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
-        # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
+        # Counts up to 2^24 are exact in float32, for which kernels are compiled already; ages need the range
+        # of float64.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24
         factors = counts[:, None].astype(np.float32 if exact else np.float64)
         return Snapshot(np.ones((matrix.n_rows, 1), factors.dtype), factors, **fields)

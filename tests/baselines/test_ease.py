@@ -59,7 +59,7 @@ def test_blocks_change_nothing(X, block, monkeypatch):
     whole = EASE(reg=5.0, dtype="float64").fit(X)
     users = np.arange(4, 70)
     lists = whole.recommend(users, n=8)
-    monkeypatch.setattr(ease, "_BLOCK", block)
+    monkeypatch.setattr(ease, "_BLOCK_BYTES", block)
     monkeypatch.setattr(ease.EASE, "_pairs_at_once", 3)
     parts = EASE(reg=5.0, dtype="float64").fit(X)
     np.testing.assert_allclose(parts.weights_, whole.weights_, rtol=1e-9, atol=1e-12)
@@ -162,7 +162,7 @@ def test_it_works_in_place(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_fit_takes_the_memory_that_is_predicted(dtype, monkeypatch):
-    monkeypatch.setattr(ease, "_BLOCK", 1 << 20)
+    monkeypatch.setattr(ease, "_BLOCK_BYTES", 1 << 20)
     asked = []
     monkeypatch.setattr(memory, "admit", lambda needed, *_: asked.append(needed))
     X = sp.random_array((900, 1200), density=0.05, format="csr", rng=np.random.default_rng(0))
