@@ -150,7 +150,7 @@ def test_an_item_that_is_disliked_is_not_popular(X, watched):
 
 
 def test_numbers_below_popularity_do_not_lie_on_each_other():
-    X = make_implicit(1000, 800, mean_interactions=30, random_state=0).matrix
+    X = make_implicit(500, 400, mean_interactions=30, random_state=0).matrix
     ax = plots.popularity_bias(Popularity().fit(X), X, ax=plots.new_figure(3.5, 3).subplots())
     ax.figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in ax.get_xticklabels(which="both") if text.get_text()]
@@ -200,17 +200,11 @@ def test_what_has_no_history_is_refused(draw):
         draw({})
 
 
-def test_every_plot_renders(X, watched, tmp_path):
-    drawn = {
-        "curve": plots.learning_curve(watched),
-        "time": plots.time_to_quality({"RG2": watched}),
-        "sweep": plots.sweep({0.1: 0.3, 1.0: 0.4}, "reg"),
-        "bias": plots.popularity_bias(watched, X),
-        "spectrum": plots.spectrum(watched),
-    }
-    for name, ax in drawn.items():
-        ax.figure.savefig(tmp_path / f"{name}.png")
-        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+def test_sweeps_and_spectra_are_saved(watched, tmp_path):
+    """Tests of tick labels and legends render the other plots."""
+    for ax in (plots.sweep({0.1: 0.3, 1.0: 0.4}, "reg"), plots.spectrum(watched)):
+        ax.figure.savefig(tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").stat().st_size > 5000
 
 
 def test_several_axes_are_refused():

@@ -644,7 +644,7 @@ import sys
 
 class Interrupted:
     def find_spec(name, *_):
-        if name == "rgals.cli.fit":
+        if name == "rgals.cli.about":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupted)
