@@ -165,21 +165,6 @@ def test_a_missing_array_is_not_saved(arrays, tmp_path):
         save_npz(tmp_path / "m", {"users": arrays["users"]}, META, spec=SPEC)
 
 
-@pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_failing_save_keeps_the_old_model(arrays, saved, tmp_path, monkeypatch, function):
-    (tmp_path / "m").write_bytes(saved)
-
-    def fail(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, function, fail)
-    with pytest.raises(OSError, match="No space left"):
-        save_npz(tmp_path / "m", arrays, {"other": 1}, spec=SPEC)
-    monkeypatch.undo()
-    assert os.listdir(tmp_path) == ["m"]
-    assert same(load_npz(tmp_path / "m", expected=SPEC), arrays)
-
-
 # ------------------------------------------------------------------------------------------ damaged files
 
 
@@ -322,7 +307,7 @@ def hostile(arrays):
     yield "name twice", craft(arrays, members=[("users.npy", npy(users))]), "unexpected"
     yield "10,000 members", craft(arrays, members=[(f"m{i}.npy", b"") for i in range(10_000)]), "directory"
     yield "compressed", craft(arrays, compress="users.npy"), "compressed"
-    bomb = np.zeros(50_000_000, np.uint8)
+    bomb = np.zeros(20_000_000, np.uint8)
     yield "bomb", craft(arrays, members=[("pair.npy", npy(bomb))], compress="pair.npy"), "compressed"
     yield "compressed metadata", craft(arrays, compress="meta.npy"), "compressed"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 from helpers import interactions
+from instruments.harness import ready
 
 from rgals import RGALS, Checkpoint
 from rgals.runtime.errors import ModelFileError
@@ -74,6 +76,8 @@ def which(path: str, naive: bool) -> str:
     return "neither"
 
 
+ITERATIONS, PAUSE = 12, 0.01  # of the fits that are killed; seconds of rest after each iteration
+
 SETTINGS = [
     {"loss": "rg2"},
     {"sgd": True},
@@ -89,14 +93,26 @@ SETTINGS = [
 
 def fit(kind: int, folder: str | None) -> tuple[bytes, bytes, list[float]]:
     """A fit, with checkpoints where a folder is given: its factors and objectives."""
+    seen = []
+
+    def rest(now) -> None:  # so that kills fall into every iteration, however fast these are
+        if not seen:
+            with suppress(BrokenPipeError):  # no signal will come
+                ready()
+        seen.append(now.iteration)
+        time.sleep(PAUSE)
+
     settings = {"random_state": 0, **SETTINGS[kind]}
     every = settings.pop("every", 1)
     if settings.pop("sgd", False):
-        model = SGDRanker(**{"K": 8, "n_epochs": 12, **settings})
+        model = SGDRanker(**{"K": 8, "n_epochs": ITERATIONS, **settings})
     else:
-        model = RGALS(**{"K": 8, "n_iter": 12, **settings})
+        model = RGALS(**{"K": 8, "n_iter": ITERATIONS, **settings})
     X = interactions(200, 60, seed=3)
-    model.fit(X, checkpoint=None if folder is None else Checkpoint(folder, every=every))
+    if folder is None:
+        model.fit(X)
+    else:
+        model.fit(X, checkpoint=Checkpoint(folder, every=every), callbacks=rest)
     return (
         model.user_factors_.tobytes(),
         model.item_factors_.tobytes(),
