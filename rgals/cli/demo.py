@@ -51,6 +51,8 @@ def run_demo(args: argparse.Namespace) -> None:
     if data.split is None or not data.test.nnz:
         data = data.replace(split=random_parts(data.matrix, np.array([0.8, 0.2]), np.random.RandomState(0)))
         held_out = "a random fifth of every user's"
+    # An unknown user is refused before the fits.
+    user = _typical_user(data) if args.user is None else int(data.users.parse(args.user)[0])
     print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
     print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({held_out})", flush=True)
     shared.tell(args, "Preparing the compiled code (takes longer the first time) ...")
@@ -81,25 +83,25 @@ def run_demo(args: argparse.Namespace) -> None:
         rows.append([model.loss_.name, settings, *figures, f"{seconds:.2f}"])
         fitted.append((figures[0], model))
     print("\n" + shared.table(rows, ("method", "settings", *METRICS, "fit s")))
-    print("\n" + _one_user(args, data, max(fitted, key=lambda pair: pair[0])[1]))
+    print("\n" + _one_user(user, args.n, data, max(fitted, key=lambda pair: pair[0])[1]))
 
 
 def _measure(model: Any, data: Interactions) -> list[float]:
     return list(evaluate(model, data.train, data.test, metrics=METRICS).values())
 
 
-def _one_user(args: argparse.Namespace, data: Interactions, model: RGALS) -> str:
+def _typical_user(data: Interactions) -> int:
+    """A user with a history of about median length and a held-out item."""
+    lengths = np.diff(data.train.indptr) * (np.diff(data.test.indptr) > 0)
+    return int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
+
+
+def _one_user(user: int, n: int, data: Interactions, model: RGALS) -> str:
     """History and recommendations of one user, with held-out items marked."""
-    users, items = data.users, data.item_ids
-    if args.user is not None:
-        user = int(users.parse(args.user)[0])
-    else:
-        # A user with a history of about median length and a held-out item.
-        lengths = np.diff(data.train.indptr) * (np.diff(data.test.indptr) > 0)
-        user = int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
+    items = data.item_ids
     past = data.train[[user]].indices
     truth = set(data.test[[user]].indices.tolist())
-    ids, scores = model.recommend(Positions([user]), n=args.n)
+    ids, scores = model.recommend(Positions([user]), n=n)
     shown = ", ".join(map(str, items[past[:12]].tolist()))
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
     ranked = enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)

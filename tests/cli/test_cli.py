@@ -452,11 +452,12 @@ def test_demo_prints_every_loss_and_one_user(capsys):
     assert "Fitting" not in out
 
 
-def test_demo_refuses_a_length_before_it_fits(capsys):
-    """It was refused behind the table of all fits."""
-    assert main(["demo", "-n", "0", *FAST]) == 1
+@pytest.mark.parametrize(("option", "said"), [(["-n", "0"], "n=0"), (["--user", "nobody"], "'nobody'")])
+def test_demo_refuses_what_it_cannot_show_before_it_fits(option, said, capsys):
+    """Lengths and unknown users were refused behind the table of all fits."""
+    assert main(["demo", *option, *FAST]) == 1
     told = capsys.readouterr()
-    assert told.out == "" and "n=0" in told.err
+    assert told.out == "" and said in told.err and "Fitting" not in told.err
 
 
 def test_demo_on_a_file(folder, capsys):
