@@ -167,8 +167,8 @@ class EASE(Baseline):
         require_lists(len(queries), n, 4 + dtype.itemsize)
         ids, scores = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), dtype)
         exclude, candidates, blocked = (filters[k] for k in ("exclude", "candidates", "exclude_items"))
-        each = isinstance(candidates, CSR)  # a row of candidates for each query
-        closed = np.full(n_items, candidates is not None and not each)
+        by_query = isinstance(candidates, CSR)  # a row of candidates for each query
+        closed = np.full(n_items, candidates is not None and not by_query)
         if closed.any():
             closed[candidates] = False
         if blocked is not None:
@@ -178,23 +178,23 @@ class EASE(Baseline):
             rows = start, min(start + step, len(queries))
             dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
-            if each:
+            if by_query:
                 dense[~candidates.slice_rows(*rows).to_scipy(bool).toarray()] = -np.inf
             hidden = None if exclude is None else exclude.slice_rows(*rows)
             ids[slice(*rows)], scores[slice(*rows)] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
         return ids, scores
 
 
-def _admit(matrix: CSR, weights: int, dtype: np.dtype, most: float | None) -> None:
-    """Raise `InsufficientMemoryError` if the fit needs more than ``most`` or than is available."""
-    n, nnz = matrix.n_cols, matrix.nnz
-    needed = n * n * dtype.itemsize + weights + nnz * (20 + 3 * dtype.itemsize) + 16 * sum(matrix.shape)
-    needed += 2 * min(_BLOCK_BYTES, n * n * dtype.itemsize)
+def _admit(matrix: CSR, weighted_bytes: int, dtype: np.dtype, max_memory: float | None) -> None:
+    """Raise `InsufficientMemoryError` if the fit needs more than ``max_memory`` or than is available."""
+    n, square = matrix.n_cols, matrix.n_cols**2 * dtype.itemsize
+    needed = square + weighted_bytes + matrix.nnz * (20 + 3 * dtype.itemsize) + 16 * sum(matrix.shape)
+    needed += 2 * min(_BLOCK_BYTES, square)
     what = f"EASE of {n:,} items in {dtype.name}"
     advice = "fit fewer items" + (", or dtype='float32'" if dtype.itemsize == 8 else "")
-    if most is not None and needed > most:
+    if max_memory is not None and needed > max_memory:
         what += f" needs about {memory.readable(needed)} of memory"
-        allowed = f"but max_memory allows {memory.readable(int(most))}"
+        allowed = f"but max_memory allows {memory.readable(int(max_memory))}"
         raise InsufficientMemoryError(f"{what}, {allowed}; {advice}, or raise max_memory")
     memory.admit(needed, what, advice)
 

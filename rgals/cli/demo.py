@@ -98,15 +98,14 @@ def _typical_user(data: Interactions) -> int:
 
 def _one_user(user: int, n: int, data: Interactions, model: RGALS) -> str:
     """History and recommendations of one user, with held-out items marked."""
-    items = data.item_ids
     past = data.train[[user]].indices
     truth = set(data.test[[user]].indices.tolist())
     ids, scores = model.recommend(Positions([user]), n=n)
-    shown = ", ".join(map(str, items[past[:12]].tolist()))
+    shown = ", ".join(map(str, data.item_ids[past[:12]].tolist()))
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
     ranked = enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)
     marks = dict.fromkeys(truth, "held out")
-    rows = [[rank, str(items[i]), score, marks.get(i, "")] for rank, (i, score) in ranked if i >= 0]
+    rows = [[rank, str(data.item_ids[i]), score, marks.get(i, "")] for rank, (i, score) in ranked if i >= 0]
     found = f"{sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found"
     head = f"User {data.user_ids[user]} had: {shown}{more}\n{model.loss_.name} recommends ({found}):\n"
     return head + shared.table(rows, ("rank", "item", "score", ""))

@@ -131,30 +131,30 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
-    asked = parse_all(map(str.strip, metric.split(",")) if isinstance(metric, str) else metric)
-    rising(asked[0].name)
-    metrics = tuple(parse_all([*(one.name for one in asked), *TEST_METRICS]))
-    many = isinstance(data, Mapping)
+    wanted = parse_all(map(str.strip, metric.split(",")) if isinstance(metric, str) else metric)
+    rising(wanted[0].name)
+    metrics = tuple(parse_all([*(one.name for one in wanted), *TEST_METRICS]))
+    several = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
-    sets = {str(key): one for key, one in data.items()} if many else {str(name or default): data}
-    named = all(Path(key).name == key not in ("", "..") for key in sets)
-    if many and (name is not None or not 0 < len(sets) == len(data) or not named):
+    sets = {str(key): one for key, one in data.items()} if several else {str(name or default): data}
+    are_names = all(Path(key).name == key not in ("", "..") for key in sets)
+    if several and (name is not None or not 0 < len(sets) == len(data) or not are_names):
         raise ParameterError("data", list(data), "keys must be names of data sets, usable for folders, too")
     splits = {key: prepare(one, protocol=protocol, columns=columns) for key, one in sets.items()}
     found = Comparisons()
-    with TemporaryDirectory() as nowhere:
-        folder = Path(nowhere if out is None else out)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary if out is None else out)
         for key, split in splits.items():
-            place = folder / key if many else folder
-            for path in (folder, place):
+            subfolder = folder / key if several else folder
+            for path in (folder, subfolder):
                 if path.exists() and not path.is_dir():
                     raise InputError(f"{path} is a file; out must be a folder")
-            runner = Runner(split, chosen, place, K, seeds, metrics, effort, values, n_jobs, verbose)
+            runner = Runner(split, chosen, subfolder, K, seeds, metrics, effort, values, n_jobs, verbose)
             runner.run()
             found[key] = summarise(key, runner)
             if out is not None and not effort.tune_only:
-                write(found[key], place)
-    return found if many else next(iter(found.values()))
+                write(found[key], subfolder)
+    return found if several else next(iter(found.values()))
 
 
 __all__ = ["DEFAULT", "METHODS", "Against", "Comparison", "Comparisons", "Effort", "Method", "Split"]

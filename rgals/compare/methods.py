@@ -188,7 +188,7 @@ METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
 
 
-def _of_loss(loss: Loss) -> Method:
+def _loss_method(loss: Loss) -> Method:
     """A given loss, by ALS: the parameters of its default rule are tuned, except exponents."""
     start = loss.defaults(Degrees.even(1000, 1000, 100_000), 64)
     tuned = {k: (_rungs(1e-5, 7e3), v) for k, v in start.items() if not k.endswith("_exponent")}
@@ -200,7 +200,7 @@ def _is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
 
 
-def _of_thing(given: Any) -> Method:
+def _estimator_method(given: Any) -> Method:
     """A given estimator or function, run unchanged, or tuned if it comes in a pair with ladders."""
     thing, ladders = given if _is_pair(given) else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
@@ -240,7 +240,7 @@ def _method(given: Any, name: str | None) -> Method:
             raise ParameterError("methods", given, advice)
         given = METHODS[given.strip()]
     if not isinstance(given, Method):
-        given = _of_loss(given) if isinstance(given, Loss) else _of_thing(given)
+        given = _loss_method(given) if isinstance(given, Loss) else _estimator_method(given)
     return given if name in (None, given.name) else replace(given, name=str(name), label=str(name))
 
 

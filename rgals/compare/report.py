@@ -17,7 +17,7 @@ from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import optional
 
 LEVEL = 0.05  # of significance
-_NEEDED = "to_frame needs pandas: pip install pandas"
+_PANDAS_NEEDED = "to_frame needs pandas: pip install pandas"
 
 
 def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float:
@@ -147,7 +147,7 @@ class Comparison:
             known = ", ".join(self.rows[0].users) or "none"
             raise ParameterError("metric", metric, f"metrics with figures of users are: {known}")
         if reference is None:
-            reference = min(rows, key=lambda row: _worth(row, metric)).method
+            reference = min(rows, key=lambda row: _sort_key(row, metric)).method
         figures = {row.method: row.users[metric] for row in rows}
         return significance.against(figures, reference, check_choice("test", test, significance.METHODS))
 
@@ -218,14 +218,14 @@ class Comparison:
         """
         check_real("level", level, 0.0, 1.0)
         metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
-        pd = optional("pandas", _NEEDED)
-        rows = sorted(self.rows, key=lambda row: _worth(row, metric))
+        pd = optional("pandas", _PANDAS_NEEDED)
+        rows = sorted(self.rows, key=lambda row: _sort_key(row, metric))
         judged = reference is not None or any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}
         none, lines = significance.Against(math.nan, math.nan, math.nan, math.nan), []
         for place, row in enumerate(rows):
             line: dict[str, Any] = {"data": self.name, "method": row.method, "label": row.label}
-            line |= {"family": row.family, "parameters": _tuned(row), "seeds": len(row.curves)}
+            line |= {"family": row.family, "parameters": _parameters(row), "seeds": len(row.curves)}
             for name in self.metrics:
                 line[name], line[f"{name}_std"] = row.test.get(name, (math.nan, math.nan))
             found = others.get(row.method, none)
@@ -259,7 +259,7 @@ class Comparison:
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
         if not any(row.curves or row.errors for row in self.rows):  # no timed runs yet
             tuned = [(row, row.tuning["best"], row.tuning["trials"]) for row in self.rows]
-            body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in tuned]
+            body = [[row.label, _number(best), str(trials), _parameters(row)] for row, best, trials in tuned]
             return [(["method", f"validation {self.metric.upper()}", "trials", "parameters"], body)]
         return [quality_table(self), significance_table(self), rate_table(self)]
 
@@ -273,7 +273,7 @@ class Comparisons(dict[str, Comparison]):
     def to_frame(self, metric: str | None = None, **options: Any) -> Any:
         """The rows of all data sets as one pandas DataFrame; see `Comparison.to_frame`."""
         frames = [found.to_frame(metric, **options) for found in self.values()]
-        return optional("pandas", _NEEDED).concat(frames, ignore_index=True)
+        return optional("pandas", _PANDAS_NEEDED).concat(frames, ignore_index=True)
 
     def text(self) -> str:
         """The tables of all data sets as plain text."""
@@ -284,7 +284,7 @@ class Comparisons(dict[str, Comparison]):
         return "\n".join(found.markdown() for found in self.values())
 
 
-def _worth(row: Row, metric: str) -> tuple[float, float]:
+def _sort_key(row: Row, metric: str) -> tuple[float, float]:
     """Sort key of rows: best test metric first, then best in tuning; methods without a value come last."""
     measured = row.test.get(metric, (math.nan, 0.0))[0] * (-1 if parse(metric).falls else 1)
     return tuple(math.inf if math.isnan(value) else -value for value in (measured, row.tuning["best"]))  # type: ignore[return-value]
@@ -307,7 +307,7 @@ def summarise(name: str, runner: Runner) -> Comparison:
     best = max((float(np.mean(values)) for values in peaks if values), default=0.0)
     followed = {method: records.get(f"objective {key}", {}) for method, key in keys.items()}
     rows = [_row(m, tuned[m.name], runs[m.name], followed[m.name], metrics, best) for m in runner.methods]
-    rows.sort(key=lambda row: _worth(row, runner.metric))
+    rows.sort(key=lambda row: _sort_key(row, runner.metric))
     if user_ids is not None and "users" in records:
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
     compiled = records.get("compile", {}).get("seconds", math.nan)
@@ -363,16 +363,16 @@ def _objectives(records: dict[str, dict], methods: list[Method], tuned: dict[str
     return out
 
 
-def _figure(value: float, digits: int = 4) -> str:
+def _number(value: float, digits: int = 4) -> str:
     return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def _with_spread(pair: tuple[float, float], runs: int) -> str:
-    """Mean ± standard deviation; the mean alone for a single run."""
-    return _figure(pair[0]) + (f" ± {_figure(pair[1])}" if runs > 1 and math.isfinite(pair[0]) else "")
+    # A single run has no standard deviation.
+    return _number(pair[0]) + (f" ± {_number(pair[1])}" if runs > 1 and math.isfinite(pair[0]) else "")
 
 
-def _tuned(row: Row) -> str:
+def _parameters(row: Row) -> str:
     text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
     notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
     if not text:
@@ -396,7 +396,7 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
         for took in (*(row.seconds_to[share] for share in SHARES), row.seconds):
             line.append(f"{took:.3g} s" if math.isfinite(took) else "-" if took != took else "not reached")
         failed = row.errors and not row.curves
-        body.append([*line, _figure(row.epochs, 0), "diverged" if failed else _tuned(row)])
+        body.append([*line, _number(row.epochs, 0), "diverged" if failed else _parameters(row)])
     return header, body
 
 

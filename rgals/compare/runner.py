@@ -161,7 +161,8 @@ class Runner:
     def __post_init__(self) -> None:
         split, effort = self.split, self.effort
         self.metric = self.metrics[0].name
-        self.train, self.known = sp.csr_matrix(split.train.to_scipy()), split.known
+        self.known = split.known
+        self.scipy_train = sp.csr_matrix(split.train.to_scipy())  # for estimators of other packages
         self.watched = some_users(split.validation, effort.validation_users)
         # The weighting is decided once for all methods, so that its warning comes once, at the caller's line.
         self.weighting = weigh(self.values, split.train)
@@ -223,20 +224,20 @@ class Runner:
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """Tuned parameters, from the journal or found now; a larger budget continues a smaller one."""
         key, effort = f"tuned {method.key()}", self.effort
-        most = effort.max_trials if method.ladders else 0
+        max_trials = effort.max_trials if method.ladders else 0
         ladders = {name: [float(rung) for rung in ladder] for name, ladder in method.ladders.items()}
-        found = self.journal.get(key)
-        found = found if found and found.get("ladders", ladders) == ladders else None
-        if found is not None and (found["finished"] or found["trials"] >= max(most, 1)):
-            bar.update(most)
-            return found
-        own = {name: float(value) for name, value in effort.start.get(method.name, {}).items()}
-        start = {**method.start_for(self.weighted, self.K), **own}
-        result = climb(method, most, partial(self._trial, method, bar), start)
-        result |= {"params": result["params"] | (own if most == 0 else {}), "ladders": ladders}
-        bar.update(most - result["trials"])  # trials that were not needed
-        if found is not None and found["params"] == result["params"] and most == 0:
-            return found
+        earlier = self.journal.get(key)
+        earlier = earlier if earlier and earlier.get("ladders", ladders) == ladders else None
+        if earlier is not None and (earlier["finished"] or earlier["trials"] >= max(max_trials, 1)):
+            bar.update(max_trials)
+            return earlier
+        given = {name: float(value) for name, value in effort.start.get(method.name, {}).items()}
+        start = {**method.start_for(self.weighted, self.K), **given}
+        result = climb(method, max_trials, partial(self._trial, method, bar), start)
+        result |= {"params": result["params"] | (given if max_trials == 0 else {}), "ladders": ladders}
+        bar.update(max_trials - result["trials"])  # trials that were not needed
+        if earlier is not None and earlier["params"] == result["params"] and max_trials == 0:
+            return earlier
         return self.journal.add(key, result)
 
     def _rates(self) -> list[tuple[Method, float]]:
@@ -298,7 +299,7 @@ class Runner:
             if method.stops:
                 model.set_params(early_stopping=True, patience=self.effort.patience)
             return model, *self._recorded(model, train, lambda now: now.record, validation=self.watched)
-        X, started = self.train.copy(), time.perf_counter()  # a copy: a method may overwrite its input
+        X, started = self.scipy_train.copy(), time.perf_counter()  # a copy: a method may overwrite its input
         try:
             with warnings.catch_warnings():
                 if self.values == AUTO:  # the comparison has warned already
@@ -314,7 +315,7 @@ class Runner:
         """A model that was fitted to the training part, in a form that `evaluate` takes."""
         whole = [metric.name for metric in self.metrics if "k" not in metric.options]
         longest = whole[0] if whole else max(metric.options["k"] for metric in self.metrics)
-        return outside.rankings(model, self.train, known, longest)
+        return outside.rankings(model, self.scipy_train, known, longest)
 
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Test metrics: means over users, and the values of each user, packed, where a metric has these."""
