@@ -73,9 +73,9 @@ def page(result: Comparison, svg: str) -> str:
     words["machine"] = ", ".join(f"{k}: {v}" for k, v in setting["machine"].items())
     words |= {"time_limit": f"{setting['time_limit']:g}", "watched": f"{setting['validation_users']:,}"}
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
-    got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
-    got += "; other work on the machine, and parts on one thread, lower this."
-    words |= {"share": got if shares else "", "compiling": f"{result.compile_seconds:.1f}"}
+    used = f" Timed runs used at least {min(shares, default=0):.0%} of the CPU time of their threads"
+    used += "; other work on the machine and single-threaded parts lower this."
+    words |= {"share": used if shares else "", "compiling": f"{result.compile_seconds:.1f}"}
     parts = {name: html.escape(str(word)) for name, word in words.items()}
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     parts["failures"] = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
