@@ -89,15 +89,13 @@ def page(result: Comparison, svg: str) -> str:
 
 def write(result: Comparison, folder: Path) -> None:
     """Write ``convergence.png`` and ``report.html``."""
-    figure = draw(result)
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
+    figure, svg = draw(result), io.StringIO()
+    with atomic_file(folder / "convergence.png") as file:
+        figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "rgals"}):  # the same results give the same bytes
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     _, mark, rest = svg.getvalue().partition("<svg")  # HTML takes no XML declaration
-    contents = {"convergence.png": png.getvalue(), "report.html": page(result, mark + rest).encode()}
-    for name, content in contents.items():
-        with atomic_file(folder / name) as file:
-            file.write(content)
+    with atomic_file(folder / "report.html") as file:
+        file.write(page(result, mark + rest).encode())
