@@ -124,8 +124,9 @@ def figures() -> str:
         f"1. **Speed.** An exact iteration of iALS at K=128 takes {ours:.3f} s, three approximate conjugate "
         f"gradient steps per row {irspack:.3f} s in irspack and {implicit:.3f} s in implicit (`python "
         f"benchmarks/speed.py {MAIN} --K 128`, {measured}): {page}.",
-        f"2. **Serving.** Top-10 lists for {lists} users per second, seen items excluded; implicit serves {one} "
-        f"with one BLAS thread, {usual} with its defaults (`python benchmarks/batch.py`, {measured}): {page}.",
+        f"2. **Serving.** Top-10 lists for {lists} users per second, seen items excluded; implicit serves "
+        f"{one} with one BLAS thread, {usual} with its defaults (`python benchmarks/batch.py`, {measured}): "
+        f"{page}.",
     )
     wrap = textwrap.TextWrapper(126, subsequent_indent="   ", break_on_hyphens=False)
     return "\n".join(map(wrap.fill, told))
