@@ -1,18 +1,18 @@
-"""The records of row systems, and what every way to solve one begins with.
+"""The system of a row: its records, and what every way to solve it begins with.
 
 In the rotated basis (see `rgals.solvers.cpu`) the system of a row with positives ``f_1 .. f_n`` is::
 
     (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 
 Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)``
-and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is
-negative all its eigenvalues are at least 1. `rgals.solvers.plan` says which way it is solved:
+and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. If no weight is
+negative, all eigenvalues are at least 1. K is padded to ``kp``, whole blocks of W (`rgals.kernels.tiles`).
+The kind of a row, which `rgals.solvers.plan` chooses, says how it is solved:
 
-- `DIAGONAL`, no positive has a weight m: nothing to factor (`rgals.kernels.diagonal`);
-- `CG`, by conjugate gradients to rounding (`rgals.kernels.ways.cg`), where they take few steps;
-- `DUAL`, n x n, where n is below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
-
-Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
+- `EMPTY`: b = 0, and so is p. `DIAGONAL`: all m are 0, and ``p = b / D`` (`rgals.kernels.diagonal`).
+- `DUAL`, n x n, for n below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
+- With flag `CG` beside these two: by conjugate gradients to rounding (`rgals.kernels.ways.cg`), and by
+  Cholesky only if these turn out to be slower.
 """
 
 from collections.abc import Callable
@@ -28,24 +28,24 @@ from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 
-#: How a row is solved. `rgals.kernels.ways` has flags beside these: what is tried before a factorisation.
+#: The kind of a row, in its two lowest bits. Files of `rgals.kernels.ways` add flags in higher bits.
 EMPTY, DIAGONAL, DUAL, PRIMAL = 0, 1, 2, 3
-FACTORED = 3  # kind & FACTORED: the kind without flags
+FACTORED = 3  # mask of the kind without flags
 
-NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
-NEXT = -3  # of a way: it gave up
-SAMPLE = 128  # positives of a row that the estimate of its largest weight looks at
-_SOON = 128  # positives of the next row that are asked for while this row is solved
+NOT_POSITIVE = -1  # a code of `Result.info`: D is not positive and finite
+NEXT = -3  # returned by a way that gave up: the next way takes the row
+_WEIGHED = 128  # positives of a row from which its largest weight is estimated
+_PREFETCHED = 128  # positives of the next row whose factors are prefetched while this row is solved
 
 
 class Rows(NamedTuple):
-    """The systems of a side: CSR arrays of the positives, and coefficients of the rows.
+    """The systems of a side: the positives in CSR format, and the coefficients of the rows.
 
-    ``values`` is empty for ones. ``scale, linear, ridge`` are float64 (n_rows,). ``row_terms`` U (n_rows, 4)
-    and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
-    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where both have six
-    columns, a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``. Where ``prior``
-    is (n_rows, K) and not (0, 0), b has ``ridge prior`` besides.
+    ``values`` is empty if all are 1. ``scale``, ``linear``, ``ridge`` are float64 (n_rows,). ``row_terms`` U
+    (n_rows, 4) and ``col_terms`` V (n_fixed, 4), or (0, 4) if all are 1, give the weight
+    ``m = v U_0 V_0 + U_1 V_1`` and the linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value
+    v. If both have six columns, a negative value marks a pair that is no positive: ``m = -v U_4 V_4`` and
+    ``l = -v U_5 V_5``. ``prior`` (n_rows, K), if not (0, 0), adds ``ridge prior`` to b.
     """
 
     indptr: np.ndarray
@@ -62,8 +62,8 @@ class Rows(NamedTuple):
 class FixedSide(NamedTuple):
     """The fixed side in the basis where its Gramian is diagonal.
 
-    ``factors`` are turned, padded and flat (n_fixed * kp,); ``d`` (kp,) is the Gramian's diagonal, padded
-    with a positive number, ``s`` (kp,) the all-pairs linear term, padded with 0.
+    ``factors`` are rotated, padded and flat (n_fixed * kp,). ``d`` (kp,) is the diagonal of the Gramian,
+    padded with a positive number. ``s`` (kp,) is the all-pairs linear term, padded with 0.
     """
 
     factors: np.ndarray
@@ -74,16 +74,16 @@ class FixedSide(NamedTuple):
 class Work(NamedTuple):
     """Rows to solve: ``order[bounds[i]:bounds[i + 1]]`` is one piece of work.
 
-    ``kind`` (n_rows,) says how a row is solved, ``worth`` (n_rows,) how many steps of conjugate gradients
-    cost as much as its factorisation. Up to ``most`` positives are packed at once; a thread has memory for
-    ``room``.
+    ``kind`` (n_rows,) says how a row is solved. ``factorisation_steps`` (n_rows,) is the cost of its
+    factorisation in CG steps. CG packs at most ``max_packed`` positives at once. The work space of a thread
+    has room for ``room`` packed positives.
     """
 
     order: np.ndarray
     bounds: np.ndarray
     kind: np.ndarray
-    worth: np.ndarray
-    most: int
+    factorisation_steps: np.ndarray
+    max_packed: int
     room: int
 
 
@@ -99,52 +99,54 @@ class Result(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row: its positives lie at ``begin:end``; the next row's first ``n_then`` lie at ``then``."""
+    """One row: its positives are ``indices[begin:end]``."""
 
     number: int
     begin: int
     end: int
-    then: int
-    n_then: int
+    next_begin: int  # where the positives of the next row begin,
+    n_next: int  # and how many of them are prefetched
 
 
 class Way(NamedTuple):
     """A way to solve a row: ``solve(row, work, rows, fixed, scratch)``, compiled by `inner`.
 
-    It finds ``D^-1/2`` and c in ``scratch.inv_root`` and ``scratch.rhs``, and leaves x in
-    ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a failing pivot, or
-    `NEXT` with ``scratch.rhs`` as it was. ``kind`` is a factorisation or a flag; ``name`` follows "9 rows".
+    It reads ``D^-1/2`` from ``scratch.inv_root`` and c from ``scratch.rhs``; it leaves x in
+    ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a pivot that is not
+    positive, or, if it gives up, `NEXT` with ``scratch.rhs`` as it was.
     """
 
-    kind: int
-    name: str
+    kind: int  # `DUAL`, `PRIMAL` or a flag
+    name: str  # as a plan prints it: "9 rows dual"
     solve: Callable[..., Any]
 
 
 class Scratch(NamedTuple):
-    """A thread's work space; each array is named by what it holds most of the time."""
+    """A thread's work space; each array is named after its main use."""
 
-    x: np.ndarray  # packed rows X
+    x: np.ndarray  # the packed rows X (n, kp), or panels of their columns
     c: np.ndarray  # a packed triangle: I + X X^T or I + X^T X, then its Cholesky factor U
     inverse: np.ndarray  # 1 / diag(U)
-    cols: np.ndarray  # of every positive its column, sqrt(|m|), l / sqrt(|m|), l and the sign of m
-    roots: np.ndarray
-    w: np.ndarray
-    linear: np.ndarray
-    sign: np.ndarray
+    # The next five have an entry per positive.
+    cols: np.ndarray  # the column: a row of the fixed factors
+    roots: np.ndarray  # sqrt(|m|), with the sign of m
+    w: np.ndarray  # l / sqrt(|m|)
+    linear: np.ndarray  # l
+    sign: np.ndarray  # the sign of m
+    # The rest are of length kp, but for the last.
     inv_root: np.ndarray  # D^-1/2
-    rhs: np.ndarray  # the right-hand side X^T w + c
+    rhs: np.ndarray  # the right-hand side: c, later X^T w + c
     solution: np.ndarray  # x
-    rest: np.ndarray  # residual, direction and its image of conjugate gradients, and their right-hand side
-    direction: np.ndarray
-    image: np.ndarray
-    right: np.ndarray
-    batch: np.ndarray  # a packed triangle: inverses of some rows, added up
+    rest: np.ndarray  # CG: the residual. Dual: the right-hand side, then its solution z
+    direction: np.ndarray  # CG: the search direction
+    image: np.ndarray  # CG: the matrix times the direction
+    right: np.ndarray  # CG: the right-hand side
+    batch: np.ndarray  # a packed triangle: the sum of the inverses of some rows
 
 
 @inner(_nrt=True)
 def make_scratch(kp, room, with_sums, like):
-    """The work space of a thread, for rows of up to ``room`` positives that are packed at once."""
+    """The work space of a thread, with room for ``room`` packed positives."""
     square = triangle(LINE // like.itemsize, kp // (LINE // like.itemsize))
     return Scratch(
         workspace(room * kp, like),
@@ -168,9 +170,9 @@ def make_scratch(kp, room, with_sums, like):
 
 @inner(forceinline=True)
 def look_ahead(at, stop, order, rows, result):
-    """The row ``order[at]``; asks for what the next ones will read."""
-    # Three rows ahead what is found by the row's number; two ahead what its pointers lead to, and the place
-    # of its result; one ahead the factors of its positives, which `ask_for_next` asks for when there is time.
+    """The row ``order[at]``; prefetches what the next rows will read."""
+    # Rows lie anywhere in memory, and each prefetch needs what an earlier one has brought. Three rows ahead
+    # those entries are prefetched that are found by the row's number: its pointer and coefficients.
     if at + 3 < stop:
         number = order[at + 3]
         gather.prefetch(rows.indptr, number)
@@ -178,6 +180,7 @@ def look_ahead(at, stop, order, rows, result):
         gather.prefetch(rows.linear, number)
         gather.prefetch(rows.ridge, number)
         gather.prefetch(rows.row_terms, number)
+    # Two rows ahead: the indices that the pointer leads to, and where the result is written.
     if at + 2 < stop:
         number = order[at + 2]
         k = result.out.shape[1]
@@ -185,26 +188,28 @@ def look_ahead(at, stop, order, rows, result):
         gather.prefetch(result.value, number)
         gather.prefetch(result.info, number)
         gather.claim_row(result.out, number * k, k // (LINE // result.out.itemsize))
-    then = n_then = 0
+    # One row ahead: the factors of the positives, by `ask_for_next` once this row has gathered its own.
+    next_begin = n_next = 0
     if at + 1 < stop:
         number = order[at + 1]
-        then = rows.indptr[number]
-        n_then = min(rows.indptr[number + 1] - then, _SOON)
+        next_begin = rows.indptr[number]
+        n_next = min(rows.indptr[number + 1] - next_begin, _PREFETCHED)
     number = order[at]
-    return Row(number, rows.indptr[number], rows.indptr[number + 1], then, n_then)
+    return Row(number, rows.indptr[number], rows.indptr[number + 1], next_begin, n_next)
 
 
 @inner
 def ask_for_next(row, rows, fixed):
-    """Ask for the factors of the next row's first positives: memory works while this row is solved."""
+    """Prefetch the factors of the next row's first positives: they arrive while this row is solved."""
     kp = len(fixed.d)
     n_lines = kp // (LINE // fixed.d.itemsize)
-    gather.prefetch_rows(fixed.factors, 0, rows.indices, row.then, kp, row.n_then, n_lines)
+    gather.prefetch_rows(fixed.factors, 0, rows.indices, row.next_begin, kp, row.n_next, n_lines)
 
 
 @inner(forceinline=True)
 def is_solvable(number, smallest, largest, rows, result):
-    """Whether D is positive and finite for d from ``smallest`` to ``largest``; else zeros and a code."""
+    """Whether D is positive and finite for d from ``smallest`` to ``largest``; if not, zeros and a code."""
+    # Subnormal numbers count as zero: they have lost digits.
     scale, ridge = rows.scale[number], rows.ridge[number]
     tiny = np.finfo(result.out.dtype).tiny
     if scale * smallest + ridge > tiny and scale * largest + ridge < np.inf:
@@ -226,7 +231,7 @@ def _scale_row(e, inv_root, c, d, s, scale, ridge, linear, n_blocks):
 @inner(forceinline=True)
 def scale_row(number, rows, fixed, scratch, prior):
     """``D^-1/2`` of a row and ``c = D^-1/2 (linear s + ridge prior)``."""
-    # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
+    # The only arithmetic that a row spends on all pairs: D = scale d + ridge and s, of length K.
     n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     scale, ridge, linear = rows.scale[number], rows.ridge[number], rows.linear[number]
     inv_root, c = scratch.inv_root, scratch.rhs
@@ -238,25 +243,25 @@ def scale_row(number, rows, fixed, scratch, prior):
 
 @inner(inline="always")
 def coefficients(k, number, rows):
-    """The weight ``m`` and the linear coefficient ``l`` of the pair at position ``k``."""
-    m = rows.row_terms[number]
-    v = rows.values[k] if len(rows.values) else m.dtype.type(1.0)
+    """The weight m and the linear coefficient l of the pair at position ``k``; see `Rows`."""
+    u = rows.row_terms[number]
+    v = rows.values[k] if len(rows.values) else u.dtype.type(1.0)
     if len(rows.col_terms):
         col = rows.col_terms[rows.indices[k]]
-        if v < 0.0 and len(m) > 4:  # a pair with terms of its own
-            return -v * (m[4] * col[4]), -v * (m[5] * col[5])
-        return v * (m[0] * col[0]) + m[1] * col[1], v * (m[2] * col[2]) + m[3] * col[3]
-    if v < 0.0 and len(m) > 4:
-        return -v * m[4], -v * m[5]
-    return v * m[0] + m[1], v * m[2] + m[3]
+        if v < 0.0 and len(u) > 4:  # a pair that is no positive
+            return -v * (u[4] * col[4]), -v * (u[5] * col[5])
+        return v * (u[0] * col[0]) + u[1] * col[1], v * (u[2] * col[2]) + u[3] * col[3]
+    if v < 0.0 and len(u) > 4:
+        return -v * u[4], -v * u[5]
+    return v * u[0] + u[1], v * u[2] + u[3]
 
 
 @inner
 def gather_weights(start, stop, number, rows, scratch):
-    """Columns, ``sqrt(|m|)`` with the sign of m, ``l / sqrt(|m|)`` and ``l`` of the positives ``start:stop``.
+    """Fill ``cols``, ``roots``, ``w`` and ``linear`` of `Scratch` for the positives ``start:stop``.
 
-    Padded with zeros to whole blocks. A positive without weight has root 0 and w 0: only its ``l`` counts.
-    Returns how many weights are positive and how many negative.
+    They are padded with zeros to whole blocks. A positive without weight has root 0 and w 0; only its l
+    counts (`add_unweighted`). Returns the numbers of positive and of negative weights.
     """
     cols, roots, w, linear = scratch.cols, scratch.roots, scratch.w, scratch.linear
     none = roots.dtype.type(0.0)
@@ -265,14 +270,14 @@ def gather_weights(start, stop, number, rows, scratch):
     terms = rows.row_terms[number]
     same = terms[0] + terms[1]
     if len(rows.values) == 0 and len(rows.col_terms) == 0 and same > none:
-        # All positives of the row count alike: one square root and one division for all.
-        slopes = terms[2] + terms[3]
+        # All positives of the row have one weight: a single square root for all of them.
+        slope = terms[2] + terms[3]
         root = np.sqrt(same)
         for i in range(n):
             cols[i] = rows.indices[start + i]
             roots[i] = root
-            linear[i] = slopes
-            w[i] = slopes / root
+            linear[i] = slope
+            w[i] = slope / root
         n_positive = n
     else:
         for i in range(n):
@@ -284,7 +289,7 @@ def gather_weights(start, stop, number, rows, scratch):
             roots[i] = root if m > none else -root
             linear[i] = term
             w[i] = term / root if m != none else none
-    # Products work on whole blocks: what is beyond the last positive counts as zero.
+    # Products work on whole blocks of W: the padding adds zeros, gathered from a column that exists.
     width = LINE // roots.itemsize
     for i in range(n, (n + width - 1) // width * width):
         cols[i] = cols[0]
@@ -296,8 +301,8 @@ def gather_weights(start, stop, number, rows, scratch):
 
 @inner
 def add_unweighted(n, fixed, scratch):
-    """Linear terms of the positives that carry no weight, to the right-hand side."""
-    # Rare: a loss in which some positives of a row have m = 0. D^-1/2 l f is added number by number.
+    """Add ``D^-1/2 l f`` of the positives with m = 0 to the right-hand side."""
+    # Few losses give a row positives with and without weight; so this is a plain loop.
     kp = len(fixed.d)
     for i in range(n):
         if scratch.roots[i] == 0.0:
@@ -314,12 +319,12 @@ def _weigh(first, stop, rows, n_zero, n_negative, heaviest):
             m, _ = coefficients(k, number, rows)
             n_zero[number] += m == 0.0
             n_negative[number] += m < 0.0
-            if k < begin + SAMPLE:
+            if k < begin + _WEIGHED:
                 heaviest[number] = max(heaviest[number], m)
 
 
 def weigh(rows: Rows, n_threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of every row how many weights are 0, how many negative, and the largest of its first positives."""
+    """Per row: the number of zero weights, of negative weights, and the largest of the first weights."""
     n_rows = len(rows.scale)
     n_zero, n_negative = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     heaviest = np.full(n_rows, -np.inf)

@@ -15,17 +15,18 @@ from rgals.runtime.aligned import LINE, empty, read_only
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.plan import padded, pieces
 
-# Powers of the sums of rows and columns that entries are divided by. NDCG@10 after two iterations of RG2,
-# K=64, in per cent of 16 from random on anime, citeulike-a and electronics: 99, 100, 95; with 1/4 for both
-# 97, 97, 93; with 1/2 for both 91, 97, 95. (food-10core alone is best with 1/4 for both: 100 against 93.)
+# Entries are divided by these powers of the sums of their row and column. NDCG@10 after two iterations of RG2
+# with K=64, in per cent of that after 16 from random, on anime, citeulike-a and electronics: 99, 100, 95;
+# with 1/4 for both 97, 97, 93; with 1/2 for both 91, 97, 95. (food-10core alone is best with 1/4 for both:
+# 100 against 93.)
 USER_EXPONENT, ITEM_EXPONENT = 0.5, 0.25
-OVERSAMPLES, POWERS = 8, 2
-_FILL = 0.01  # length of columns beyond the rank, in units of a random start
-_AT_ONCE = 1 << 12  # rows of a table that is packed
+OVERSAMPLES, POWERS = 8, 2  # of the randomised SVD: columns beyond the factors, power iterations
+_FILL = 0.01  # length of random columns beyond the rank, in units of a random start
+_ROWS_AT_ONCE = 1 << 12  # rows copied at once when a table is packed
 
 
 def n_columns(n_factors: int, itemsize: int) -> int:
-    """Columns of the tables that the start works on: whole cache lines."""
+    """Columns of the randomised SVD's tables: factors and oversamples, in whole cache lines."""
     return padded(n_factors + OVERSAMPLES, LINE // itemsize)
 
 
@@ -34,18 +35,18 @@ def user_factors(
 ) -> np.ndarray:
     """User factors ``U s^1/2``, times a number, of the leading triplets of ``A = D_u^-1/2 R D_i^-1/4``.
 
-    With that number the scores of ``U s^1/2`` and ``V s^1/2`` have the mean 1 over the interactions, each
-    weighed by its entry of A. ``D`` are the sums of the rows and columns of R.
+    The number makes the scores of ``U s^1/2`` and ``V s^1/2`` average 1 over the interactions, weighted by
+    the entries of A. ``D`` are the sums of the rows and columns of R.
 
-    The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix of some more columns than
-    factors, which ``rng`` draws first. The singular vectors are those of A within it (Halko, Martinsson,
-    Tropp 2011). Columns beyond the rank are random and small. The result does not depend on ``n_threads``. A
-    `NumericalError` says that the values overflow in this precision.
+    The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix with a few columns more
+    than factors, the first that ``rng`` draws. The singular vectors are those of A within this subspace
+    (Halko, Martinsson, Tropp 2011). Columns beyond the rank are random and small. The result does not depend
+    on ``n_threads``. A `NumericalError` says that the values overflow in this precision.
     """
     dtype = np.dtype(dtype)
     tall = users.n_rows > users.n_cols
     short, long = (items, users) if tall else (users, items)
-    unit = users.row_sums.sum() / max(users.nnz, 1)  # the mean value: powers of the matrix do not overflow
+    unit = users.row_sums.sum() / max(users.nnz, 1)  # the mean value; divided by it, powers do not overflow
     exponents = (ITEM_EXPONENT, USER_EXPONENT) if tall else (USER_EXPONENT, ITEM_EXPONENT)
     scales = [
         power(side.row_sums / unit, -exponent) * unit**-0.5
@@ -68,16 +69,17 @@ def user_factors(
     squares, vectors = squares[::-1][:n_factors], vectors[:, ::-1]
     rank = int((squares > squares[0] * width * np.finfo(dtype).eps).sum())
     lengths = np.zeros(width)
-    lengths[:rank] = squares[:rank] ** (-0.25 if tall else 0.25)  # the image has the lengths s itself
+    lengths[:rank] = squares[:rank] ** (-0.25 if tall else 0.25)  # s^1/2; the image already has lengths s
     lengths[:rank] *= np.sqrt(total / squares[:rank].sum())
     table = image if tall else basis
     del basis, image
     gram.multiply(table, np.ascontiguousarray(vectors * lengths, dtype), table, n_threads)
-    # What lies beyond the factors goes back to the system.
+    # The first columns are packed at the front of the table's own memory, and the rest of it is freed: a copy
+    # would need room for two tables.
     memory: Any = table.base
     n_rows, begin, flat = len(table), table.ctypes.data - memory.ctypes.data, table.reshape(-1)
-    for start in range(0, n_rows, _AT_ONCE):  # the first columns move to the front of the memory
-        block = table[start : start + _AT_ONCE, :n_factors].copy()
+    for start in range(0, n_rows, _ROWS_AT_ONCE):
+        block = table[start : start + _ROWS_AT_ONCE, :n_factors].copy()
         flat[start * n_factors : start * n_factors + block.size] = block.reshape(-1)
     del table, flat
     memory.resize(begin + n_rows * n_factors * dtype.itemsize, refcheck=False)
@@ -91,7 +93,7 @@ def user_factors(
 def _multiply(
     matrix: CSR, left: np.ndarray, right: np.ndarray, n_threads: int, table: np.ndarray, out: np.ndarray
 ) -> None:
-    """``out = diag(left) R diag(right) table``: a half-step whose systems are the identity."""
+    """``out = diag(left) R diag(right) table``, as diagonal rows with the identity as their system."""
     nothing = np.zeros(table.shape[1], table.dtype)
     fixed = FixedSide(table.reshape(-1), nothing, nothing)
     for start, stop, block in matrix.blocks():
@@ -106,7 +108,7 @@ def _multiply(
 
 
 def _terms(scale: np.ndarray, column: int) -> np.ndarray:
-    """Separable coefficients (see `rgals.losses.base`) of which one is not 0."""
+    """Separable coefficients (see `rgals.losses.base`), zero but for one column."""
     terms = np.zeros((len(scale), 4))
     terms[:, column] = scale
     return terms
@@ -123,9 +125,9 @@ def _gramian(table: np.ndarray, n_threads: int) -> np.ndarray:
 
 
 def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """What makes a table of Gramian G orthonormal, but for directions lost in rounding, which stay short."""
-    # Eigenvectors bring the columns near to singular vectors, whose lengths differ much after the next power:
-    # equal diagonals make that Gramian well-conditioned.
+    """The matrix that makes a table of Gramian G orthonormal; directions lost in rounding stay short."""
+    # By eigenvectors the columns get close to singular vectors, and their lengths differ much after the next
+    # power. Scaling the diagonal of that Gramian to 1 makes it well-conditioned.
     lengths = np.sqrt(np.diagonal(G))
     inverse = np.divide(1.0, lengths, out=np.zeros(len(G)), where=lengths > 0)
     d, V = scipy.linalg.eigh(G * np.outer(inverse, inverse), driver="evd", check_finite=False)

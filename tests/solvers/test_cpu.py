@@ -188,7 +188,7 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
 def test_one_step_solves_rows_of_few_positives_exactly():
     K = 136  # with 128 and fewer all rows are iterated
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", K, valued=True)
-    few = rows.row_counts <= plan.direct_most(K)
+    few = rows.row_counts <= plan.direct_max_length(K)
     assert 0 < few.sum() < len(few)
     step = CPUBackend(steps=1).half_step(rows, fixed, coefficients)
     exact = DenseBackend().half_step(rows, fixed, coefficients)
@@ -209,7 +209,8 @@ def test_conjugate_gradients_start_from_the_current_factors():
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("few", [0, 8])
 def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):
-    monkeypatch.setattr(plan, "direct_most", lambda kp: few)  # all rows iterated, or some solved exactly
+    # All rows are iterated, or some are solved exactly.
+    monkeypatch.setattr(plan, "direct_max_length", lambda kp: few)
     loss = LOSSES[name]
     X = interactions(valued=True)
     users = as_csr(X, dtype=np.float64)
@@ -233,7 +234,9 @@ def lengths_around(K):
     lengths = [0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3, 4, 8, 16, 17]
     lengths += [33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
     lengths += [
-        plan.dual_most(plan.padded(K, w), plan.Kinds(w, True, False)) + d for w in (8, 16) for d in (-1, 0, 1)
+        plan.dual_max_length(plan.padded(K, w), plan.Kinds(w, True, False)) + d
+        for w in (8, 16)
+        for d in (-1, 0, 1)
     ]
     X = np.zeros((len(lengths), n_cols))
     for row, n in enumerate(lengths):

@@ -46,10 +46,10 @@ def test_the_kinds_of_rows():
 
 
 def test_wide_rows_that_leave_the_cache_are_iterated_only_with_many_factors():
-    most = plan.packed_most(64, 4)
+    most = plan.packed_max_length(64, 4)
     easy = (1.0, 0.5, 1.0)
     assert kinds([(most, 0, 0, *easy), (most + 1, 0, 0, *easy)]) == [CG | PRIMAL, PRIMAL]
-    most = plan.packed_most(256, 4)
+    most = plan.packed_max_length(256, 4)
     assert kinds([(most + 1, 0, 0, *easy)], K=256) == [CG | PRIMAL]
 
 
@@ -144,7 +144,7 @@ def test_long_work_is_cut_into_launches(monkeypatch):
     made = Plan(matrix, side, FLOAT32, 64)
     (block,) = made.blocks()
     assert [len(work.order) for work in made.launches(block, block.exact)] == [len(made.exact)]
-    monkeypatch.setattr(plan, "LAUNCH", 1 << 18)
+    monkeypatch.setattr(plan, "LAUNCH_COST", 1 << 18)
     cut = made.launches(block, block.exact)
     assert len(cut) > 2
     np.testing.assert_array_equal(np.concatenate([work.order for work in cut]), made.exact)
@@ -153,7 +153,7 @@ def test_long_work_is_cut_into_launches(monkeypatch):
 @pytest.mark.parametrize(("K", "longest"), [(16, 50), (64, 3000), (256, 100_000), (1000, 400)])
 def test_the_memory_of_a_thread_is_what_is_predicted(K, longest):
     kp = plan.padded(K, 16)
-    room = max(kp, 128, min(plan.packed_most(kp, 4), plan.padded(longest, 16)))
+    room = max(kp, 128, min(plan.packed_max_length(kp, 4), plan.padded(longest, 16)))
     scratch = njit(lambda *args: make_scratch(*args))(kp, room, True, np.empty(kp, np.float32))
     one, two = (fit_bytes((9000, 9000), 1000, K, 4, threads=n, longest=longest) for n in (1, 2))
     assert sum(array.nbytes for array in scratch) < two - one + (1 << 16)

@@ -1,14 +1,13 @@
-"""The system of one row by conjugate gradients, to rounding or a few steps: nothing K x K, nothing n x n.
+"""The system of one row by conjugate gradients, to rounding or by a few steps, without a matrix.
 
-In the rotated basis the preconditioner ``D = scale d + ridge`` is diagonal and yet holds the whole
-Gramian; scaled by ``D^-1/2`` the system ``(I + X^T S X) x = b``, S being the signs of the weights, needs no
-preconditioner at all. Its smallest eigenvalue is 1 and its largest is small wherever a row's positives weigh
-little beside all pairs: five to fifteen steps reach the rounding of the arithmetic, fewer reach what
-approximate solvers are content with.
+In the rotated basis ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian. It is the
+preconditioner: scaled by ``D^-1/2`` the system is ``(I + X^T S X) x = b``, with the signs S of the weights.
+Without negative weights its smallest eigenvalue is at least 1, and its largest is small where a row's
+positives weigh little beside all pairs. Five to fifteen steps then reach rounding.
 
-The positives of a row are gathered once and stay in the cache for all steps, unless they are too many; a step
-reads them once. Factorisations multiply every positive with every other, or every factor with every other:
-with many of both that costs more than the steps.
+The positives of a row are gathered once and stay in the cache for all steps, unless they are too many
+(``max_packed``). A step reads them once: 4 n K operations. A factorisation costs n^2 K or n K^2, which for
+large n and K is more than the steps.
 """
 
 import numpy as np
@@ -21,9 +20,9 @@ from rgals.kernels.row import NEXT, Way, ask_for_next, gather_weights
 from rgals.kernels.tiles import add, copy, divided, dot, zero
 from rgals.kernels.vectors import LINE
 
-_LOOK = 4  # steps between two looks at the pace
-CG = 4  # the flag of rows that are iterated first
-CLOSE = 4.0  # times eps: the error of a solution, relative to it
+CG = 4  # the flag of rows for which CG is tried before a factorisation
+CG_ERROR = 4.0  # error of a solution, relative to its length, in units of eps
+_CHECK_STEPS = 4  # steps between two checks of convergence and of the pace
 
 # ---------------------------------------------------------------- a step: passes over whole vectors
 
@@ -42,7 +41,7 @@ def _residual(e, r, p, b, image, n_blocks):
 
 @kernel("vvvri")
 def _turn(e, p, image, r, beta, n_blocks):
-    """``p = image = r + beta p``: the next direction, and what the product with X^T S X is added to."""
+    """``p = image = r + beta p``: the next direction p. ``X^T S X p`` is added to ``image`` afterwards."""
     with e.blocks(n_blocks) as at:
         direction = r[at] + beta * p[at]
         p[at] = direction
@@ -52,14 +51,14 @@ def _turn(e, p, image, r, beta, n_blocks):
 @kernel("vvvvri", "r")
 def _move(e, x, r, p, image, alpha, n_blocks):
     """``x += alpha p``, ``r -= alpha image``; returns ``r . r``."""
-    # One pass over four vectors, with the square of the new residual on the way.
-    (acc,) = e.variables(1)
+    # One pass over the four vectors, which also sums the squares of the new residual.
+    (squares,) = e.variables(1)
     with e.blocks(n_blocks) as at:
         x[at] = x[at] + alpha * p[at]
         rest = r[at] - alpha * image[at]
         r[at] = rest
-        acc += rest * rest
-    return e.total(acc)
+        squares += rest * rest
+    return e.total(squares)
 
 
 # ---------------------------------------------------------------- a row
@@ -67,13 +66,13 @@ def _move(e, x, r, p, image, alpha, n_blocks):
 
 @inner(forceinline=True)
 def _pack(start, n, number, rows, fixed, scratch):
-    """Rows ``sqrt(|m_k|) D^-1/2 f_k`` in ``x``, the signs of their weights, and ``w`` with ``b += X^T w``.
+    """Pack ``n`` positives from ``start`` on: rows in ``x``, signs in ``sign``, linear terms in ``w``.
 
-    A positive without weight gets a row too, so that its linear term counts, and the sign 0. Returns the
-    number of rows, padded with zeros to a multiple of 4, and how many weights are negative.
+    Returns the number of rows, padded with zeros to a multiple of 4, and how many weights are negative.
     """
-    # A weight m becomes its sign s and the row sqrt(|m|) D^-1/2 f, so that X^T S X is sum_k m_k f_k f_k^T in
-    # the scaled system; without weight the row is D^-1/2 f with s = 0 and w = l.
+    # A weight m becomes its sign s and the row sqrt(|m|) D^-1/2 f: then X^T S X is the scaled sum of
+    # m_k f_k f_k^T, and X^T w that of l_k f_k. With m = 0 the row is D^-1/2 f with s = 0 and w = l, so that
+    # the linear term counts.
     kp, w = len(fixed.d), LINE // fixed.d.itemsize
     roots, sign = scratch.roots, scratch.sign
     n_positive, n_negative = gather_weights(start, start + n, number, rows, scratch)
@@ -92,12 +91,12 @@ def _pack(start, n, number, rows, fixed, scratch):
     return padded, n_negative
 
 
-@inner(inline="always")  # numba's own inlining: it is compiled once less
-def _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, steps):
-    """Up to ``steps`` steps, until ``r . r <= enough``.
+@inner(inline="always")  # inlined by numba, before compilation: one function less to compile
+def _descend(row, n, max_packed, rows, fixed, scratch, rr, beta, enough, steps):
+    """Up to ``steps`` CG steps, until ``rr = r . r <= enough``.
 
-    A row of at most ``most`` positives is packed already, ``n`` rows of it; a longer one is packed in pieces
-    at every step. Returns whether a direction has no positive curvature, and what the next call is given.
+    A row of at most ``max_packed`` positives is packed already, as ``n`` rows; a longer one is packed in
+    pieces at every step. Returns whether a direction has no positive curvature, and the next rr and beta.
     """
     n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     r, p, image = scratch.rest, scratch.direction, scratch.image
@@ -108,12 +107,12 @@ def _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, steps):
         _turn(p, image, r, beta, n_blocks)
         start = row.begin
         while start < row.end:  # image = p + X^T S X p
-            if row.end - row.begin > most:
-                n, _ = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
+            if row.end - row.begin > max_packed:
+                n, _ = _pack(start, min(max_packed, row.end - start), row.number, rows, fixed, scratch)
             add_normal(image, 0, scratch.x, 0, p, 0, scratch.sign, 0, n, n_blocks)
-            start += most
+            start += max_packed
         curvature = dot(p, 0, image, 0, len(p))
-        if not curvature > 0.0:  # NaN counts as none
+        if not curvature > 0.0:  # true for NaN, too
             return True, rr, beta
         before, rr = rr, _move(scratch.solution, r, p, image, rr / curvature, n_blocks)
         beta = rr / before
@@ -122,20 +121,19 @@ def _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, steps):
 
 @inner
 def solve(row, work, rows, fixed, scratch):
-    """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero; see `Way`.
+    """Solve ``(I + X^T X) x = c + X^T w`` to rounding, from zero; see `Way`.
 
-    It gives up if a weight is negative, a factorisation would cost less, or something is not finite.
+    It gives up if a weight is negative, if a factorisation would cost less, or if something is not finite.
     """
-    worth, most = work.worth[row.number], work.most
-    # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
+    budget, max_packed = work.factorisation_steps[row.number], work.max_packed
     eps = np.finfo(fixed.d.dtype).eps
     n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     b, x = scratch.right, scratch.solution
-    # b = c + X^T w in a vector of its own: where this gives up, the factorisation starts from c again.
+    # b = c + X^T w goes to a vector of its own: if CG gives up, the factorisation starts from c again.
     copy(b, 0, scratch.rhs, 0, len(b))
     n = 0
-    for start in range(row.begin, row.end, most):
-        n, n_negative = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
+    for start in range(row.begin, row.end, max_packed):
+        n, n_negative = _pack(start, min(max_packed, row.end - start), row.number, rows, fixed, scratch)
         if n_negative > 0:
             return NEXT
         add_transposed(b, 0, scratch.x, 0, scratch.w, 0, n, n_blocks)
@@ -144,47 +142,51 @@ def solve(row, work, rows, fixed, scratch):
     zero(x, 0, len(x))
     zero(scratch.image, 0, len(x))
     right = rr = _residual(scratch.rest, scratch.direction, b, scratch.image, n_blocks)
-    enough = right * (CLOSE * eps) ** 2
+    enough = right * (CG_ERROR * eps) ** 2
     beta = x.dtype.type(0.0)
-    for done in range(_LOOK, 2 * worth, _LOOK):
-        failed, rr, beta = _descend(row, n, most, rows, fixed, scratch, rr, beta, enough, _LOOK)
+    # The plan has only an estimate of the condition. Whether CG pays shows in the pace of its first steps.
+    for done in range(_CHECK_STEPS, 2 * budget, _CHECK_STEPS):
+        failed, rr, beta = _descend(row, n, max_packed, rows, fixed, scratch, rr, beta, enough, _CHECK_STEPS)
         if failed:
             return NEXT
-        if done == _LOOK:
-            # No eigenvalue is below 1: the error is no longer than the residual.
-            enough = dot(x, 0, x, 0, len(x)) * (CLOSE * eps) ** 2
-        if rr <= enough and enough > 0.0:  # 0: squares of tiny numbers are lost
+        if done == _CHECK_STEPS:
+            # No eigenvalue is below 1, so the error of x is at most the residual: |r| <= 4 eps |x| is enough.
+            # |x| grows from step to step; that of the first ones errs on the safe side.
+            enough = dot(x, 0, x, 0, len(x)) * (CG_ERROR * eps) ** 2
+        if rr <= enough and enough > 0.0:  # enough is 0 if squares of tiny numbers underflow
             copy(scratch.rhs, 0, b, 0, len(b))
             return 0
-        # At the pace until now the steps to come would cost more. (A division by zero would raise.)
-        if not (enough > 0.0 and np.log(right / rr) * (worth + done) > np.log(right / enough) * done):
+        # log(right / rr) / done is the pace. Give up if the whole way, log(right / enough), would take more
+        # than budget + done steps at that pace: steps to come would cost more than a factorisation. Written
+        # without a division, because a division by zero raises in compiled code.
+        if not (enough > 0.0 and np.log(right / rr) * (budget + done) > np.log(right / enough) * done):
             return NEXT
     return NEXT
 
 
 @inner
-def improve(row, steps, most, rows, fixed, result, scratch):
-    """Improve a row by ``steps`` steps from what ``result.out`` holds.
+def improve(row, steps, max_packed, rows, fixed, result, scratch):
+    """Improve a row by ``steps`` CG steps from what ``result.out`` holds.
 
-    Leaves the solution and ``b + r``, the right-hand side plus the residual, in ``scratch``: half of the
-    objective's part is minus their product. Returns 1 where a direction has no positive curvature, which
-    takes a negative weight, else 0.
+    Leaves x in ``scratch.solution`` and ``b + r``, with the residual r, in ``scratch.rhs``: minus their
+    product is the row's part of the objective. Returns 1 if a direction has no positive curvature, which
+    only happens with negative weights, else 0.
     """
     k, n_blocks = result.out.shape[1], len(fixed.d) // (LINE // fixed.d.itemsize)
     b, x, image = scratch.rhs, scratch.solution, scratch.image
-    # x = D^1/2 p, so that the current factor is the start of the scaled system.
+    # The current factor p is the start: x = D^1/2 p in the scaled system.
     zero(x, 0, len(x))
     divided(x, 0, result.out, row.number * k, scratch.inv_root, 0, k)
     copy(image, 0, x, 0, len(x))
-    # The right-hand side and the operator at the start, in one pass over the positives.
+    # b += X^T w and image = (I + X^T S X) x, in one pass over the positives.
     n = 0
-    for start in range(row.begin, row.end, most):
-        n, _ = _pack(start, min(most, row.end - start), row.number, rows, fixed, scratch)
+    for start in range(row.begin, row.end, max_packed):
+        n, _ = _pack(start, min(max_packed, row.end - start), row.number, rows, fixed, scratch)
         add_normal_and_right(image, 0, b, 0, scratch.x, 0, x, 0, scratch.sign, 0, scratch.w, 0, n, n_blocks)
     ask_for_next(row, rows, fixed)
     rr = _residual(scratch.rest, scratch.direction, b, image, n_blocks)
     enough = dot(b, 0, b, 0, len(b)) * np.finfo(x.dtype).eps ** 2
-    failed, _, _ = _descend(row, n, most, rows, fixed, scratch, rr, x.dtype.type(0.0), enough, steps)
+    failed, _, _ = _descend(row, n, max_packed, rows, fixed, scratch, rr, x.dtype.type(0.0), enough, steps)
     add(b, 0, scratch.rest, 0, len(b))
     return 1 if failed else 0
 

@@ -22,7 +22,7 @@ EASY = IALS(4.0)  # much weight on all pairs: few steps
 
 def iterated_rows(K, valued=False):
     """Rows of lengths around what decides about paths and padding."""
-    at = (plan.CG_LENGTH, K - 16, K, 2 * K)
+    at = (plan.CG_MIN_LENGTH, K - 16, K, 2 * K)
     lengths = [0, 1, 30, 101, 4 * K, *(n + d for n in at for d in (-1, 0, 1, 2))]
     return rows_of_lengths(lengths, 4 * K, valued)
 
@@ -50,16 +50,16 @@ def test_it_is_long_rows_that_are_iterated(K, dtype, monkeypatch):
     factorised, iterated, _ = half_steps(X, EASY, "user", K, monkeypatch, dtype=dtype)
     differ = (factorised != iterated).any(axis=1)
     lengths = np.diff(X.indptr)
-    assert not differ[lengths < plan.CG_LENGTH].any()
-    assert differ[lengths >= 2 * plan.CG_LENGTH].mean() > 0.9
+    assert not differ[lengths < plan.CG_MIN_LENGTH].any()
+    assert differ[lengths >= 2 * plan.CG_MIN_LENGTH].mean() > 0.9
     if dtype == np.float32:  # twice the digits take twice the steps: too many for the shortest
-        assert differ[lengths >= plan.CG_LENGTH].mean() > 0.9
+        assert differ[lengths >= plan.CG_MIN_LENGTH].mean() > 0.9
 
 
 @pytest.mark.parametrize("K, dtype", [(64, np.float64), (256, np.float64), (272, np.float32)])
 def test_rows_beyond_the_packed_memory(K, dtype, monkeypatch):
     """Wide ones are gathered again at every step, narrow ones factorised."""
-    most = plan.packed_most(-(-K // 16) * 16, np.dtype(dtype).itemsize)
+    most = plan.packed_max_length(-(-K // 16) * 16, np.dtype(dtype).itemsize)
     X = rows_of_lengths([most - 1, most, most + 1, 2 * most + 5], 2 * most + 40)
     factorised, iterated, oracle = half_steps(X, EASY, "user", K, monkeypatch, dtype=dtype)
     np.testing.assert_allclose(iterated, oracle, atol=64 * np.finfo(dtype).eps * np.abs(oracle).max(), rtol=0)
@@ -100,7 +100,7 @@ def run_alone(X, weights, most=None):
     positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
     rows = Rows(*positives, numbers, numbers, numbers, *terms)
     fixed = FixedSide(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
-    one, worth = np.zeros(1, np.int64), plan.steps_worth(np.array([n]), K)
+    one, worth = np.zeros(1, np.int64), plan.factorisation_steps(np.array([n]), K)
     work = Work(one, np.array([0, 1]), np.full(1, cg.CG, np.int8), worth, most or n + 16, n + 16)
     code, scratch = solve_alone(rows, fixed, work)
     assert code in (0, NEXT)
