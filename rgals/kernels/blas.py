@@ -1,11 +1,11 @@
 """BLAS calls from compiled code, without Python objects and without the GIL.
 
-The routines are scipy's own (``scipy.linalg.cython_blas``). Their addresses are
-registered under symbol names of ours, so that compiled code refers to a *name*: such code can be cached
-on disk and loaded by another process, which a baked-in address could not.
+The routines are those of ``scipy.linalg.cython_blas``. Their addresses are registered under symbol names, so
+that compiled code refers to a *name*: such code can be cached on disk and loaded by another process, in which
+addresses are others.
 
-All arrays are C-ordered; the docstrings are written in terms of C-ordered matrices. Every routine works on
-float32 and float64 and expects that BLAS runs on one thread (``rgals.runtime.threads.workers``).
+All arrays are C-ordered, float32 or float64. BLAS is expected to run on one thread
+(``rgals.runtime.threads.workers``).
 """
 
 import llvmlite.binding as llvm
@@ -23,12 +23,13 @@ for _letter in "sd":
 @intrinsic
 def _gemm(typingctx, args):
     """``?gemm`` of Fortran, with its arguments as a tuple; an offset follows every array."""
-    kinds = "cciiirpoipoirpoi"  # character, integer, real number, array and offset
+    kinds = "cciiirpoipoirpoi"  # c: character, i: integer, r: real number, p: array, o: its offset
     real = args[6].dtype
     symbol = {types.float32: "rgals_sgemm", types.float64: "rgals_dgemm"}[real]
 
     def codegen(context, builder, signature, values):
         real_t = context.get_value_type(real)
+        # Fortran takes pointers only: numbers are put on the stack.
         stored = {"c": ir.IntType(8), "i": ir.IntType(32), "r": real_t}
         pointers: list = []
         for position, kind in enumerate(kinds):

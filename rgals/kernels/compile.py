@@ -17,7 +17,7 @@ from rgals.runtime.caches import Entries, cache_of, ctrl_c_waits, warn_uncached
 
 class _Entries(Entries):
     def load(self, key: tuple) -> Any:
-        """What was saved, or None; what it calls of the library is there."""
+        """A cached function or None, after loading the kernels that it calls."""
         data = super().load(key)
         if data is not None:
             library.load_for(data)
@@ -31,9 +31,9 @@ class _Entry(CPUDispatcher):
 
 
 def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function that Python calls, and cache it; where that is not possible, warn.
+    """Compile a function that Python calls, and cache it; warn if it cannot be cached.
 
-    For ``@entry`` and ``@entry(nogil=True)``, with the options of `numba.njit`.
+    Used as ``@entry`` or ``@entry(nogil=True)``, with the options of `numba.njit`.
     """
     if function is None:
         return lambda function: entry(function, **options)
@@ -47,7 +47,7 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 class _Part(JITCodeLibrary):
-    """Code of an inner function: its callers optimise it and turn it into machine code, with their own."""
+    """The code of an inner function, not optimised: its callers optimise it together with their own."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -56,7 +56,7 @@ class _Part(JITCodeLibrary):
         self._finalize_dynamic_globals()
         self._finalized = True
 
-    #: Where a function's environment is put, which only Python asks for.
+    #: numba puts a function's environment here. Only calls from Python need it.
     codegen: Any = SimpleNamespace(set_env=lambda name, environment: None)
 
 
@@ -73,17 +73,17 @@ class _Inner(CPUDispatcher):
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function that compiled code calls, with arrays of its caller: it counts no references.
+    """Compile a function that only compiled code calls. It does not count references to its arrays.
 
-    Counting takes two atomic instructions for every array of every call, some percent of the time of short
-    rows. Such a function may neither allocate nor return an array, unless it is told ``_nrt=True``. It has no
-    wrapper for Python, whose call is a `TypeError`, and no machine code of its own, and is cached with its
-    callers only: numba would optimise the same code once in every function on the way to Python, and double
-    the time to compile. For ``@inner`` and ``@inner(fastmath=...)``, with the options of `numba.njit`.
+    Counting takes two atomic instructions for every array of every call: some percent of the time of short
+    rows. So it may neither allocate nor return an array, unless ``_nrt=True``. Calls from Python are a
+    `TypeError`. It has no machine code of its own and is optimised and cached with its callers only: numba's
+    own functions are optimised again in every caller up to Python, which doubles the time to compile. Used as
+    ``@inner`` or ``@inner(fastmath=...)``, with the options of `numba.njit`.
     """
     if function is None:
         return lambda function: inner(function, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher: Any = njit(**{"_nrt": False, "pipeline_class": _ToPart, **wrappers, **options})(function)
-    dispatcher.__class__ = _Inner  # without wrappers, numba would end the process
+    dispatcher.__class__ = _Inner  # without wrappers, a call from Python would crash the process
     return dispatcher

@@ -1,11 +1,11 @@
-"""Rows whose positives carry no weight of their own: one sparse product, nothing to factor.
+"""Rows whose positives have no weight m: their system is diagonal, and solving them is one sparse product.
 
 In the rotated basis (see `rgals.solvers.cpu`) the system of such a row is diagonal::
 
     p = b / D,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 
-What is left to pay is the gathering of ``f_k``. Rows are taken in their own order, so that their indices are
-one stream: the factors of the next row are asked for while this one is summed.
+The cost is the gathering of ``f_k``. Rows are taken in ascending order, so that their indices are one stream:
+the factors of the next row are prefetched while this one is summed.
 """
 
 from rgals.kernels.compile import entry, inner
@@ -18,36 +18,37 @@ from rgals.kernels.tiles import add, copy, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 
-_PIECE = 1024  # linear terms that are worked out at once
+_CHUNK = 1024  # positives whose linear coefficients are computed at once
 
 
 @kernel("vvvvrrri", "r")
 def _divide(e, out, b, s, d, linear, scale, ridge, n_blocks):
-    """``out = (b + linear s) / (scale d + ridge)``; returns its product with the right-hand side."""
-    # One pass: the right-hand side, the diagonal D, their quotient, and b . p for the objective.
-    (acc,) = e.variables(1)
+    """``out = p = (b + linear s) / (scale d + ridge)``; returns the right-hand side times p."""
+    # One pass: the right-hand side, the diagonal D, their quotient, and the product for the objective.
+    (product,) = e.variables(1)
     with e.blocks(n_blocks) as at:
         right = b[at] + linear * s[at]
         solution = right / (ridge + scale * d[at])
         out[at] = solution
-        acc += right * solution
-    return e.total(acc)
+        product += right * solution
+    return e.total(product)
 
 
 @inner(forceinline=True)
 def _right_hand_side(number, stop, rows, fixed, b, part, linear, prior):
-    """``b = sum_k l_k f_k + ridge prior``; asks for factors of the positives up to ``stop``."""
+    """``b = sum_k l_k f_k + ridge prior``; factors of positives before ``stop`` are prefetched."""
     begin, end = rows.indptr[number], rows.indptr[number + 1]
     kp, n_blocks = len(b), len(b) // (LINE // b.itemsize)
     factors, indices = fixed.factors, rows.indices
-    if len(rows.values) == 0 and len(rows.col_terms) == 0:  # one coefficient for all positives
+    if len(rows.values) == 0 and len(rows.col_terms) == 0:
+        # All positives of the row have one coefficient.
         linear[0] = rows.row_terms[number, 2] + rows.row_terms[number, 3]
         gather_sum(b, 0, factors, 0, indices, begin, linear, 0, 0, kp, end - begin, stop - begin, n_blocks)
     else:
-        # Coefficients of their own: worked out for some positives at a time, then summed over the same ones.
+        # In chunks: the coefficients of some positives, then the sum over the same ones.
         zero(b, 0, kp)
-        for start in range(begin, end, _PIECE):
-            n = min(_PIECE, end - start)
+        for start in range(begin, end, _CHUNK):
+            n = min(_CHUNK, end - start)
             for i in range(n):
                 _, linear[i] = coefficients(start + i, number, rows)
             gather_sum(part, 0, factors, 0, indices, start, linear, 0, 1, kp, n, stop - start, n_blocks)
@@ -63,12 +64,12 @@ def _run(counter, work, rows, fixed, result):
     n_blocks = kp // (LINE // fixed.d.itemsize)
     smallest, largest = ends(fixed.d)
     order, bounds, out = work.order, work.bounds, result.out
-    linear = workspace(_PIECE, fixed.d)
+    linear = workspace(_CHUNK, fixed.d)
     b, solution = workspace(kp, fixed.d), workspace(kp, fixed.d)
     piece = fetch_add(counter, 0, 1)
     while piece < len(bounds) - 1:
         last = bounds[piece + 1] - 1
-        # Indices up to the end of the piece say what to ask for, beyond the row that is summed.
+        # Where the positives of the piece end: up to there factors are prefetched beyond the current row.
         stop = rows.indptr[order[last] + 1]
         for at in range(bounds[piece], last + 1):
             row = order[at]
@@ -82,5 +83,5 @@ def _run(counter, work, rows, fixed, result):
 
 
 def solve(work: Work, rows: Rows, fixed: FixedSide, result: Result, n_threads: int) -> None:
-    """Solve rows of ``DIAGONAL`` kind, in ascending order; results in the basis of the factors."""
+    """Solve rows of kind `DIAGONAL`, in ascending order. Results are in the basis of the fixed factors."""
     launch(_run, n_threads, work, rows, fixed, result)

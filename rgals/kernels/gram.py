@@ -1,7 +1,7 @@
-"""Weighted Gramians and products with a small square matrix, parallel and bitwise independent of the threads.
+"""Weighted Gramians and products with a small square matrix: parallel, with the same bits for any threads.
 
-Work is cut into pieces of fixed size; every piece is summed in a fixed order by one thread. Blocks of 256
-rows are multiplied in the factors' own precision and added up in float64.
+Work is cut by the shape of the problem alone. Each piece is summed by one thread in a fixed order. Blocks of
+256 rows are multiplied in the factors' own precision, and their products are added up in float64.
 """
 
 import numpy as np
@@ -15,17 +15,17 @@ from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 from rgals.runtime.aligned import empty, read_only
 
-ROWS = 256  # rows of a block: its products stay in the L2 cache
-STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
-CHUNKS = 256  # of a product, at most, each with sums of its own
-TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
+ROWS = 256  # rows of a block of `gram`: its panels stay in the L2 cache
+STRIP = 128  # rows that `multiply` takes at once: they stay in the L2 cache up to K = 1024
+CHUNKS = 256  # pieces of work of `multiply`, at most; each has sums of its own
+TILE = 256  # columns of an output tile of `gram`: its float64 sums stay in the L2 cache
 
 _NONE = np.empty(0)
 
 
 @inner
 def _tile_of(pair, n_tiles):
-    """First row and first column of an output tile, of those on and above the diagonal."""
+    """First row and first column of output tile number ``pair``; tiles below the diagonal have no number."""
     left = 0
     while pair >= n_tiles - left:
         pair -= n_tiles - left
@@ -35,10 +35,11 @@ def _tile_of(pair, n_tiles):
 
 @kernel("dpppiiii")
 def _add_product(e, total, product, left, right, depth, n_left, n_right, triangular):
-    """``total += L^T R`` for two sets of panels, by block columns; where ``triangular``, its upper part."""
+    """``total += L^T R`` for two sets of panels, by block columns; if ``triangular``, its upper triangle."""
     square = e.width * e.width
     with e.loop(n_right) as j:
-        # One block column in the factors' precision, over the rows of a block, then added in float64.
+        # A block column in the factors' precision, over the rows of a block; then it is added in float64.
+        # With ``triangular`` block column j has j + 1 tiles instead of n_left.
         before = (j * n_left + triangular * (j * (j + 1) // 2 - j * n_left)) * square
         n_tiles = n_left + triangular * (j + 1 - n_left)
         e.call(zero, product, n_tiles * square)
@@ -63,7 +64,7 @@ def _partial(counter, factors, weight, numbers, ones, gram):
     product = workspace(side * w, factors)
     padded = workspace(ROWS * width, factors)
     roots = workspace(ROWS, factors)
-    # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
+    # A task is one output tile, of columns from a and from b on, summed over one chunk of the rows.
     task = fetch_add(counter, 0, 1)
     while task < n_chunks * n_pairs:
         chunk = task // n_pairs
@@ -72,7 +73,7 @@ def _partial(counter, factors, weight, numbers, ones, gram):
         for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
             start = block * ROWS
             depth = min(ROWS, n - start)
-            # sqrt(weight) scales either side, so that the product of a panel with itself is symmetric.
+            # Both sides are scaled by sqrt(weight): then the product of a panel with itself is symmetric.
             for i in range(depth):
                 roots[i] = np.sqrt(weight[start + i])
             padded_rows(padded, 0, factors, start * k, depth, k, width)
@@ -96,12 +97,12 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     width = -(-k // w) * w
     n_tiles = -(-width // TILE)
     n_pairs = n_tiles * (n_tiles + 1) // 2
-    n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
+    n_chunks = max(1, min(16, 20 // n_pairs))  # enough tasks for the threads; diagonal ones are half as long
     side = min(TILE, width)
     partial = np.zeros((n_chunks * n_pairs, side**2))
     numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
     launch(_partial, n_threads, read_only(factors), weight, numbers, ones, partial)
-    # Chunks are added in a fixed order. Tiles lie one block column after another, W numbers a row.
+    # Chunks are added in a fixed order. A tile is stored by block columns, with rows of W numbers.
     sums = partial.reshape(n_chunks, n_pairs, -1).sum(axis=0)
     out = np.zeros((width, width))
     pairs = [(a, b) for a in range(0, width, TILE) for b in range(a, width, TILE)]
@@ -117,8 +118,8 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
 
 @kernel("pdddii")
 def add_sums(e, table, weight, linear_weight, sums, k, n):
-    """Add the three sums of `multiply` over ``n`` rows; ``sums`` holds one after the other."""
-    # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of some columns at a time, down all rows, in float64.
+    """Add ``sum_i w_i f_i^2``, ``sum_i w_i f_i`` and ``sum_i v_i f_i`` over ``n`` rows to ``sums`` (3, k)."""
+    # In float64, a block of columns at a time, down all rows.
     for v, at in e.pieces(k):
         wide = v.wide()
         squares, plain, linear = slots = wide.variables(3)
@@ -143,7 +144,7 @@ def _column_sums(first, stop, factors, weight, out):
 
 def column_sums(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     """``F^T weight``, summed in float64."""
-    # Sixteen parts, whatever the number of threads: the order of the sums is fixed.
+    # Always sixteen parts, so that the order of the sums does not depend on the number of threads.
     partial = np.zeros((16, 3, factors.shape[1]))
     spread(_column_sums, len(partial), n_threads, read_only(factors), weight, partial)
     return partial.sum(axis=0)[1]
@@ -151,7 +152,7 @@ def column_sums(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.n
 
 @kernel("ppxii")
 def transpose_strip(e, panels, rows, numbers, n_groups, width):
-    """Rows as panels, W of them at a time."""
+    """Transpose rows, W at a time, into panels."""
     with e.loop(n_groups) as group, e.blocks(width // e.width) as at:
         to = panels + (group * width + at) * e.width
         gather_transposed(e, to, rows + at, numbers + group * e.width, width)
@@ -172,8 +173,8 @@ def _multiply(counter, factors, panels, out, weight, linear_weight, sums):
         for strip in range(chunk * n_strips // len(sums), (chunk + 1) * n_strips // len(sums)):
             start = strip * STRIP
             rows = min(STRIP, n - start)
-            # Rows are transposed to panels, W at a time: products then take them as they take any panel. The
-            # last group repeats its last row.
+            # Rows are transposed into panels, which tile products take. If the last group has fewer than W
+            # rows, it repeats its last row.
             n_groups = (rows + w - 1) // w
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
@@ -199,10 +200,10 @@ def multiply(
     weight: np.ndarray = _NONE,
     linear_weight: np.ndarray = _NONE,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``out = factors @ matrix``, and its sums on the way; ``out`` may be ``factors`` itself.
+    """``out = factors @ matrix``, and sums of its rows in the same pass; ``out`` may be ``factors`` itself.
 
     Returns in float64 the diagonal of ``out^T diag(weight) out``, ``out^T weight``, ``out^T linear_weight``.
-    Arrays are C-ordered, factors (n, K), the matrix (K, K), weights (n,); without weights the sums are zeros.
+    Arrays are C-ordered: factors (n, K), matrix (K, K), weights (n,). Without weights the sums are zeros.
     """
     n, k = factors.shape
     w = LINE // factors.itemsize

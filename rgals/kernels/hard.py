@@ -1,4 +1,4 @@
-"""Hard negatives: every user's best items of groups of the catalogue, and rows with more pairs in them."""
+"""Hard negatives: each user's best item of each group of items, and matrices with those pairs added."""
 
 import numpy as np
 
@@ -11,20 +11,21 @@ from rgals.kernels.topk import USERS
 from rgals.kernels.vectors import LINE, Vector
 from rgals.kernels.workspace import workspace
 
-# Items, or a group of them, whose scores with W users stay in the first-level cache until they are read.
+# Items (or one group, if it is larger) scored at once with W users: scores stay in the first-level cache.
 AT_ONCE = 320
 
 
 @kernel("pppi")
 def _greatest(e, greatest, at, rows, n):
-    """Of W columns of ``n`` rows the greatest numbers, and the first row that has it."""
+    """The maximum of each of W columns over ``n`` rows, and the first row that has it."""
     high, where = e.variables(2)
     high.set(rows[0])
     choose = e.builder.select
     with e.loop(n, 1) as i:
         row = rows[i * e.width]
         high.set(Vector(e, choose(e.builder.fcmp_ordered(">", row.ir, high.ir), row.ir, high.ir)))
-    # Looked for afterwards: a comparison that waits for the one before it takes three times as long.
+    # The row is found in a second pass, from the last row to the first. In one pass each comparison would
+    # wait for the one before, which takes three times as long.
     with e.down(n) as i:
         found = e.builder.fcmp_ordered("==", rows[i * e.width].ir, high.ir)
         where.set(Vector(e, choose(found, e.spread(e.builder.sitofp(i.ir, e.real)).ir, where.ir)))
@@ -34,7 +35,7 @@ def _greatest(e, greatest, at, rows, n):
 
 @inner
 def _columns(out, table, rows, numbers, k):
-    """Panels of ``rows`` of a table; the last is repeated until there are W."""
+    """Transpose ``rows`` of a table into panels; the last row is repeated to fill the last panel."""
     w = LINE // out.itemsize
     n_panels = (len(rows) + w - 1) // w
     for i in range(n_panels * w):
@@ -49,10 +50,10 @@ def _columns(out, table, rows, numbers, k):
 
 @entry(nogil=True)
 def draw(counter, queries, items, order, group, shares, first, indptr, indices, out):
-    """The best item of each group of items, of every query, without its own.
+    """Each query's best item of each group of items, but none of its own.
 
-    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a row of
-    ``shares``: one group of ``group`` items after the other. ``out`` (B, n) is -1 before.
+    Block ``first + i`` has `USERS` queries of ``order``, and its groups are runs of ``group`` items in row i
+    of ``shares``. A query's own items are its row of ``indptr`` and ``indices``. ``out`` (B, n) is -1 before.
     """
     k, w = queries.shape[1], LINE // queries.itemsize
     size = max(AT_ONCE // group, 1) * group
@@ -69,7 +70,7 @@ def draw(counter, queries, items, order, group, shares, first, indptr, indices, 
         n_groups, n_own = out.shape[1], 0
         for user in some:
             n_own += indptr[user + 1] - indptr[user]
-        # Lists of what is not to be drawn: the items of W users among those that are scored at once.
+        # Linked lists of the scores to be masked, one for each tile: W users times the items scored at once.
         place.fill(-1)
         heads.fill(-1)
         places, links, n_own = np.empty(n_own, np.int32), np.empty(n_own, np.int32), 0
@@ -104,7 +105,7 @@ def draw(counter, queries, items, order, group, shares, first, indptr, indices, 
 
 @entry(nogil=True, _nrt=False)
 def merge(counter, indptr, indices, values, more_ptr, more, out, out_values):
-    """Sorted rows of two matrices without common entries; those of the second get the value -1."""
+    """Merge the sorted rows of two matrices without common entries; entries of the second get value -1."""
     row = fetch_add(counter, 0, 1)
     while row < len(indptr) - 1:
         one, two = indptr[row], more_ptr[row]
@@ -118,9 +119,9 @@ def merge(counter, indptr, indices, values, more_ptr, more, out, out_values):
 
 @entry(nogil=True, _nrt=False)
 def turn(counter, bounds, indptr, indices, values, cursor, out, out_values):
-    """Rows as columns, in pieces ``bounds`` of the rows; without ``out`` only their entries are counted.
+    """Transpose a matrix, in pieces of its rows between ``bounds``, in two calls.
 
-    Entries of row ``cursor[piece]`` are counted there, or written from where it says.
+    With an empty ``out`` entries are counted by column in ``cursor[piece]``, else written from there on.
     """
     piece = fetch_add(counter, 0, 1)
     while piece < len(cursor):

@@ -1,9 +1,9 @@
-"""The library: kernels in vector code, compiled once for each element type, and called by their names.
+"""The library: kernels in vector code, compiled once for each element type, and called by name.
 
-A `kernel` is a Python function that emits instructions (`rgals.kernels.vectors`). All of them are one piece
-of machine code for float32 and one for float64, compiled when the first is needed and kept in the cache.
-Compiled functions call them by name. Emitted into every function that calls them, as numba does with its own,
-the same instructions would be optimised again in each caller and in the caller's callers.
+A `kernel` is a Python function that emits instructions (`rgals.kernels.vectors`). All kernels together are
+one library of machine code for float32 and one for float64, compiled on first use and kept in the cache.
+Compiled functions call kernels by symbol name. numba would instead copy a called function into each of its
+callers, and optimise the same instructions again in each of them.
 """
 
 import importlib
@@ -32,7 +32,7 @@ _REALS = {"f32": types.float32, "f64": types.float64}
 
 
 class Kernel(NamedTuple):
-    """A kernel: what emits its code, and the kinds of its arguments and of its result."""
+    """A kernel: the function that emits its code, and the kinds of its arguments and its result."""
 
     symbol: str
     emit: Callable[..., Any]
@@ -40,7 +40,7 @@ class Kernel(NamedTuple):
     result: str
 
     def function(self, module: ir.Module, real: types.Type) -> ir.Function:
-        """Its declaration for an element type."""
+        """Declare it in a module, for an element type."""
         number = ir.FloatType() if real == types.float32 else ir.DoubleType()
         of_kind = {"d": ir.DoubleType().as_pointer(), "x": ir.IntType(32).as_pointer(), "i": INT, "r": number}
         of_kind |= {"": ir.VoidType(), **dict.fromkeys("pv", number.as_pointer())}
@@ -51,7 +51,7 @@ class Kernel(NamedTuple):
         return function
 
     def called(self, e: Emitter, *args: Any) -> Any:
-        """Emit a call of it."""
+        """Emit a call of it, by another kernel."""
         function = self.function(e.builder.module, e.type)
         values = (
             ir.Constant(typ, value) if isinstance(value, int | float) else getattr(value, "scalar", value)
@@ -62,7 +62,7 @@ class Kernel(NamedTuple):
         return wrap[self.result](value)
 
     def define(self, module: ir.Module, real: types.Type) -> None:
-        """Emit its body."""
+        """Emit its body into a module."""
         function = self.function(module, real)
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         e = Emitter(builder, real)
@@ -86,11 +86,11 @@ _KERNELS: dict[str, Kernel] = {}
 def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..., Any]:
     """Turn ``emit(e, *arguments)`` into a function for compiled code, and for other kernels (`Emitter.call`).
 
-    ``kinds`` has a letter for each argument: ``p`` array and offset (becomes a `Pointer`), ``v`` array, ``d``
-    float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer (`Index`), ``r`` real
-    number (`Number`); in a call from a kernel arrays are pointers, without offsets. ``result`` is what
-    ``emit`` returns, ``i``, ``r`` or nothing; ``name`` is in place of ``emit``'s, where one Python function
-    makes several.
+    ``kinds`` has a letter for each argument: ``p`` array and offset (a `Pointer` in ``emit``), ``v`` array
+    without offset, ``d`` float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer
+    (`Index`), ``r`` real number (`Number`). Calls from other kernels pass pointers, without offsets.
+    ``result`` is what ``emit`` returns: ``i``, ``r`` or nothing. ``name`` replaces the name of ``emit``, for
+    a Python function that makes several kernels.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -101,7 +101,7 @@ def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..
 
         @intrinsic
         def call(typingctx, *args):
-            # An argument for every letter, and an offset behind each array but those of kind v.
+            # Compiled code passes an argument for each letter, and an offset behind arrays, but not kind v.
             letters = "".join(kind + "o" * (kind in "pdx") for kind in kinds)
             real = next(typ.dtype for kind, typ in zip(letters, args, strict=True) if kind in "pv")
             if real not in _REALS.values():
@@ -110,7 +110,7 @@ def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..
             def codegen(context, builder, signature, values):
                 load(real)
                 taken: list[Any] = []
-                # Numbers become int64 or the arrays' type, arrays the address of their entry at the offset.
+                # An array becomes the address of its entry at the offset; numbers are cast.
                 for position, (letter, typ) in enumerate(zip(letters, args, strict=True)):
                     value = builder.extract_value(values[0], position)
                     if letter in "pvdx":
@@ -134,13 +134,13 @@ def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..
     return decorate
 
 
-# ---------------------------------------------------------------- compiled, and kept
+# ---------------------------------------------------------------- compilation and cache
 
 _loaded: set[types.Type] = set()
 
 
 def module(real: types.Type) -> ir.Module:
-    """All kernels for an element type, as LLVM's instructions."""
+    """All kernels for an element type, as an LLVM module."""
     for found in pkgutil.walk_packages([str(_HERE)], f"{__package__}."):
         importlib.import_module(found.name)
     made = ir.Module(f"rgals.{real}")
@@ -151,7 +151,7 @@ def module(real: types.Type) -> ir.Module:
 
 @global_compiler_lock
 def load(real: types.Type) -> None:
-    """Make the kernels for an element type known to compiled code; compile them where no cache has them."""
+    """Load the kernels for an element type, from the cache or by compiling them."""
     if real in _loaded:
         return
     codegen = cpu_target.target_context.codegen()
@@ -162,7 +162,7 @@ def load(real: types.Type) -> None:
         codegen.unserialize_library(saved)
     else:
         about = {"dispatcher": SimpleNamespace(py_func=module), "args": (real,), "apart": True}
-        with trigger_event("numba:compile", about):  # seen by who listens to numba, as a function is
+        with trigger_event("numba:compile", about):  # listeners see it as they see numba's own functions
             library = codegen.create_library(f"rgals.{real}")
             library.enable_object_caching()
             library.add_ir_module(module(real))
@@ -173,7 +173,7 @@ def load(real: types.Type) -> None:
 
 
 def load_for(saved: Any) -> None:
-    """Load the kernels that a function of the cache calls."""
+    """Load the kernels that a cached function calls, recognised by the suffix of their symbol names."""
     ((_, _, (code, _)), *_) = saved
     for suffix, real in _REALS.items():
         if f".{suffix}\0".encode() in code:

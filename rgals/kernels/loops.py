@@ -1,4 +1,4 @@
-"""Loops in place of numpy's reductions and searches, each of which takes numba long to compile."""
+"""Loops instead of numpy's reductions and searches, which numba is slow to compile."""
 
 from rgals.kernels.compile import inner
 

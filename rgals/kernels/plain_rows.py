@@ -1,7 +1,7 @@
-"""Products with gathered rows that lie one after the other, ``n_blocks`` blocks of W numbers each.
+"""Products with a matrix X of packed rows, one after the other, of ``n_blocks`` blocks of W numbers each.
 
-What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate gradients need no panels. The
-number of rows is padded with zeros to a multiple of 4, so that four rows are multiplied at a time.
+The dual and conjugate gradients use these; the primal uses panels (`rgals.kernels.tiles`). The number of rows
+is padded with rows of zeros to a multiple of 4, because four rows are multiplied at a time.
 """
 
 from rgals.kernels.library import kernel
@@ -14,9 +14,9 @@ from rgals.kernels.vectors import HAS_AVX512
 @kernel("ppii")
 def rows_gram_add(e, c, x, n, n_blocks):
     """``C += X X^T`` as a packed triangle from ``n`` rows."""
+    # X X^T in pieces of W / 4 rows x 4 columns. Pieces that lie below the diagonal altogether are left out.
     w, tall = e.width, e.width // 4
     stride = n_blocks * w
-    # Quads of columns b; of the groups of W / 4 rows those that reach the diagonal.
     with e.loop((n + 3) // 4) as b:
         column = c + triangle(w, b * 4 // w) + b * 4 % w
         reach = ((b * 4 + 3) // tall + 1).at_most((n + tall - 1) // tall)
@@ -26,10 +26,10 @@ def rows_gram_add(e, c, x, n, n_blocks):
 
 def _add_quad(e, c, a, b, stride, n_blocks):
     """``C += A B^T`` for W / 4 rows of A and four of B."""
-    # Scalar products of whole rows: W / 4 x 4 sums of vectors, each added up across its lanes at the end.
+    # Scalar products of whole rows: W / 4 x 4 vectors of sums, whose lanes are added up at the end.
     four, v = e.narrower(4), e.native()
     tall = e.width // 4
-    n_rows = tall if v is e else 2  # whose products stay in registers
+    n_rows = tall if v is e else 2  # rows of A whose 4 n_rows sums stay in registers
     for top in range(0, tall, n_rows):
         acc = v.variables(4 * n_rows)
         with e.blocks(n_blocks) as at:
@@ -47,7 +47,7 @@ def _add_quad(e, c, a, b, stride, n_blocks):
 
 
 def _quad_sums(e, vectors):
-    """A vector of four: the sums of the numbers of four vectors."""
+    """A vector of four numbers: the totals of four vectors."""
     return e.narrower(4).sums([e.folded(vector, 4) for vector in vectors])
 
 
@@ -55,7 +55,7 @@ def _quad_sums(e, vectors):
 def subtract_product(e, y, x, v, n, n_blocks):
     """``y -= X v`` for ``n`` rows."""
     four, stride = e.narrower(4), n_blocks * e.width
-    with e.loop((n + 3) // 4) as quad:  # each number of v is read once for four rows
+    with e.loop((n + 3) // 4) as quad:  # four rows at once: v is read once for them
         first = quad * 4
         acc = e.variables(4)
         with e.blocks(n_blocks) as at:
@@ -67,14 +67,14 @@ def subtract_product(e, y, x, v, n, n_blocks):
 
 
 def _add_transposed(e, outs, x, n, n_blocks):
-    """``out += X^T y`` for every ``(out, y)``, for ``n`` rows."""
+    """``out += X^T y`` for every ``(out, y)`` of ``outs``, for ``n`` rows."""
     most = 2 if len(outs) > 1 and not HAS_AVX512 else 4  # blocks whose sums stay in registers
     stride = n_blocks * e.width
 
-    def some(block, n_vectors):
+    def add_blocks(block, n_vectors):
         places = [(block + v) * e.width for v in range(n_vectors)]
         sums = [e.variables(n_vectors) for _ in outs]
-        # Sums of column blocks stay in registers down all rows: each row is read once.
+        # The sums of these blocks stay in registers down all rows, and X is read once for all ``outs``.
         with e.loop(n) as i:
             vectors = [x[i * stride + at] for at in places]
             for (_, y), acc in zip(outs, sums, strict=True):
@@ -86,9 +86,9 @@ def _add_transposed(e, outs, x, n, n_blocks):
                 out[at] = out[at] + slot
 
     with e.loop(n_blocks // most) as group:
-        some(group * most, most)
+        add_blocks(group * most, most)
     with e.loop(n_blocks, n_blocks // most * most) as block:
-        some(block, 1)
+        add_blocks(block, 1)
 
 
 @kernel("pppii")
@@ -109,9 +109,9 @@ def add_transposed_two(e, left, right, x, y, z, n, n_blocks):
 def _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors):
     """``outs[0] += X^T diag(sign) X v`` and ``outs[1] += X^T w``, four rows at a time.
 
-    ``n_vectors`` blocks of W stay in registers; 0: any number of blocks, which do not.
+    With ``n_vectors`` blocks in a row, v and the sums stay in registers; with 0 there may be any number.
     """
-    # Four rows are read once, for X v and then, still in registers or the first-level cache, for X^T.
+    # Four rows serve twice while they are in registers or the first-level cache: for X v, then for X^T.
     stride = n_blocks * e.width
     kept = range(n_vectors)
     fixed = [v[b * e.width] for b in kept]
@@ -129,7 +129,7 @@ def _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors):
                 vectors, factor = [row[at] for row in rows], v[at]
                 for slot, vector in zip(acc, vectors, strict=True):
                     slot += vector * factor
-        # s_i (x_i . v) of the four rows, then X^T times it.
+        # s_i (x_i . v) of the four rows, by which they are then added to the output.
         products = (_quad_sums(e, acc) * e.narrower(4).view(sign)[first]).rounded()
         factors = [[e.spread(products.e.element(products, i)) for i in range(4)]]
         if len(outs) > 1:
@@ -154,7 +154,7 @@ def _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors):
 
 
 def _add_normal_of_any_width(e, outs, x, v, sign, w, n, n_blocks):
-    # With 32 registers, v and the sums of two or four blocks (K = 32, 64) stay there for the whole row.
+    # The 32 registers of AVX-512 hold v and the sums of two or four blocks (K = 32, 64 in float32).
     for n_vectors in (2, 4) if HAS_AVX512 else ():
         with e.when(n_blocks.is_("==", n_vectors)):
             _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors)

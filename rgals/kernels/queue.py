@@ -1,8 +1,8 @@
-"""Threads that drain a queue: every one takes the next piece of work when it is done with one.
+"""Threads for compiled functions: each thread takes the next piece of work when it is done with one.
 
-Compiled functions without the interpreter's lock run on Python's own threads. Against numba's parallel loops
-this compiles each kernel once instead of four times, survives forks, lets any number of callers launch at
-once, and never spins for more than about a tenth of a millisecond.
+Compiled functions release the interpreter's lock and run on Python's own threads. Compared with numba's
+parallel loops this compiles each function once instead of four times, survives forks, lets any number of
+callers launch at once, and never spins for more than about a tenth of a millisecond.
 """
 
 import _thread
@@ -22,28 +22,29 @@ from numba.extending import intrinsic
 from rgals.kernels.compile import entry
 from rgals.runtime.threads import hold_thread
 
-_LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
+_SPINS = 50_000  # looks for a new launch before a thread goes to sleep: about a tenth of a millisecond
 
-_launches = np.zeros(1, np.int64)
-#: What waits for a thread: a list of one call, which is taken from it, or taken back, exactly once. Queue and
-#: lists are C and stay whole when Ctrl-C raises in any line. Locks in Python, as an executor has them, can be
-#: left behind locked: the next fit would wait for ever.
+_launches = np.zeros(1, np.int64)  # how often work was launched in this process
+#: Jobs that wait for a thread. A job is a list of one call, so that `pop` hands the call to exactly one
+#: taker: to a thread, or back to the launch. Queues and lists are written in C and stay whole if Ctrl-C
+#: raises in any line. A lock in Python, as an executor has, could stay locked: the next fit would hang.
 _jobs: SimpleQueue[list[Callable[[], object]]] = SimpleQueue()
-_unstarted = [None] * numba.config.NUMBA_NUM_THREADS  # an entry for every thread that may still be started
+_unstarted = [None] * numba.config.NUMBA_NUM_THREADS  # one entry for each thread that may still be started
 
 
 def _serve(jobs: SimpleQueue) -> None:
     hold_thread()
     while True:
         job = jobs.get()
-        with suppress(IndexError):  # taken back
+        with suppress(IndexError):  # the launch took the call back
             job.pop()()
         del job
 
 
 def _start_threads(n: int) -> None:
-    """Have at least ``n`` threads that wait for jobs, as far as this process may have so many."""
-    # Another caller started the last, or the system has none left for us: fewer take all the pieces.
+    """Have at least ``n`` threads that wait for jobs, or as many as this process may have."""
+    # IndexError: another caller started the last one. RuntimeError: the system allows no more threads. Either
+    # way fewer threads do all the work.
     with suppress(IndexError, RuntimeError):
         while numba.config.NUMBA_NUM_THREADS - len(_unstarted) < n:
             _unstarted.pop()
@@ -51,7 +52,7 @@ def _start_threads(n: int) -> None:
 
 
 def _after_fork() -> None:
-    """A forked child has none of its parent's threads."""
+    """Forget the threads of the parent: a forked child has none of them."""
     global _jobs
     _jobs = SimpleQueue()
     _unstarted[:] = [None] * numba.config.NUMBA_NUM_THREADS
@@ -80,17 +81,17 @@ def fetch_add(typingctx, counter, index, amount):
 
 @entry(nogil=True)
 def _stay_awake(launches, seen):
-    """Wait for the next launch, not for long: waking a sleeping processor costs more than a short phase."""
-    for _ in range(_LOOKS):
+    """Spin for a moment until the next launch: waking a sleeping thread costs more than a short kernel."""
+    for _ in range(_SPINS):
         if fetch_add(launches, 0, 0) != seen:
             break
 
 
 def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
-    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, this one being the first.
+    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, of which the calling thread is one.
 
-    ``work``, compiled to release the interpreter's lock, takes pieces off ``counter`` (`fetch_add`) until
-    none is left, so that it does not matter how many threads run it, nor when they start.
+    ``work``, compiled to release the interpreter's lock, takes pieces of work off ``counter`` (`fetch_add`)
+    until none is left. It does not matter how many threads run it, nor when they start.
     """
     counter = np.zeros(1, np.int64)
     if n_threads == 1:
@@ -115,9 +116,10 @@ def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
     try:
         work(counter, *args)
     finally:
+        # No piece is left now: a job that no thread has begun is taken back, one that was begun waited for.
         for job in jobs:
             try:
-                job.pop()  # has not begun, and has nothing left to do: its thread has other work
+                job.pop()
             except IndexError:
                 faults.append(ended.get())
     for fault in faults:
@@ -127,9 +129,9 @@ def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
 
 
 def spread(work: Callable[..., Any], n: int, n_threads: int, *args: Any) -> None:
-    """Call ``work(first, stop, *args)`` for pieces that make up all of ``range(n)``, on some threads."""
-    size = n if n_threads == 1 else max(1, n // (4 * n_threads))
-    starts = iter(range(0, n, max(size, 1)))  # whoever asks next gets the next: Python's lock sees to that
+    """Call ``work(first, stop, *args)`` for pieces that make up ``range(n)``, on ``n_threads`` threads."""
+    size = n if n_threads == 1 else max(1, n // (4 * n_threads))  # four pieces a thread even out the load
+    starts = iter(range(0, n, max(size, 1)))  # shared by the threads: the interpreter's lock guards it
 
     def pieces(counter: np.ndarray) -> None:
         for first in starts:

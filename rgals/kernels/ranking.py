@@ -1,4 +1,4 @@
-"""Judging rankings: which recommended items are relevant, and how many items outrank each relevant one."""
+"""Evaluation of rankings: which listed items are relevant, and how many items outrank each relevant one."""
 
 import numpy as np
 
@@ -26,11 +26,11 @@ def find_hits(ids, indptr, indices, n_threads, hits):
 
 @kernel("pirxx")
 def count_around(e, scores, n, score, above, tied):
-    """How many of ``n`` scores are greater than a score, and how many equal; NaN is neither."""
+    """Count how many of ``n`` scores are greater than ``score``, and how many equal; NaN is neither."""
     counts = [(">", above), ("==", tied)]
     for _, to in counts:
         to[0] = e.index(0)
-    # 64 comparisons at once are the bits of an integer.
+    # 64 comparisons at once give the bits of an integer, which are counted.
     many, one, whole = e.narrower(64), e.narrower(1), n // 64
     for v, start, stop in ((many, 0, whole), (one, whole * 64, n)):
         with e.loop(stop, start) as i:
@@ -41,7 +41,7 @@ def count_around(e, scores, n, score, above, tied):
 
 @inner(_nrt=True)
 def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
-    """Count for query u over a complete row of scores, which is used as workspace."""
+    """The counts of query u from its scores of all items, ``row``, which are overwritten."""
     begin, end = truth_ptr[u], truth_ptr[u + 1]
     positives = workspace(end - begin, row)
     lowest = np.inf
@@ -49,14 +49,16 @@ def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
         score = row[at + truth[e]]
         positives[e - begin] = score if score == score else -np.inf
         lowest = min(lowest, positives[e - begin])
-    if lowest == -np.inf:  # which NaN is, too: these are tied
+    if lowest == -np.inf:  # a NaN ranks as -inf, and is tied with it
         for j in range(at, at + n):
             row[j] = row[j] if row[j] == row[j] else -np.inf
+    # Seen and relevant items become NaN, which is neither greater nor equal: they are not counted.
     for e in range(seen_ptr[u], seen_ptr[u + 1]):
         row[at + seen[e]] = np.nan
     for e in range(begin, end):
         row[at + truth[e]] = np.nan
-    # A pass for each: sorting these and searching among them for every score pays from some 700 on only.
+    # One pass over the scores for each relevant item. Sorting the relevant items and searching among them for
+    # every score pays only from some 700 of them on.
     for e in range(begin, end):
         count_around(row, at, n, positives[e - begin], above, e, tied, e)
 
@@ -79,10 +81,10 @@ def _count_above(counter, queries, items, n_items, truth_ptr, truth, seen_ptr, s
 def count_above(queries, items, n_items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
     """For each relevant item, the irrelevant items with a greater and with an equal score.
 
-    Of queries (B, K) and the first ``n_items`` of items (N, K), C-ordered, of one dtype. ``truth_ptr``
-    (B + 1,) and ``truth`` are the relevant items of each query, ``seen_ptr`` and ``seen`` items that take no
-    part, none of them relevant. A thread holds ``block`` rows of complete scores. ``above`` and ``tied``
-    receive the counts, an entry for each of ``truth``; NaN is as low as -inf, and tied with it.
+    Queries (B, K) and items (N, K), of which the first ``n_items`` count, are C-ordered and of one dtype.
+    ``truth_ptr`` (B + 1,) and ``truth`` are the relevant items of each query. ``seen_ptr`` and ``seen`` are
+    items that are not counted, none of them relevant. A thread holds the scores of ``block`` queries at once.
+    ``above`` and ``tied`` receive the counts, an entry for each of ``truth``. NaN ranks as -inf.
     """
     factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
     launch(_count_above, n_threads, *factors, n_items, *filters, block, above, tied)

@@ -1,8 +1,8 @@
-"""Compiled parts of the sampled path and of the optimisers: plain functions on rows ``first`` to ``stop``.
+"""Compiled parts of SGD: drawing and scoring negatives, and the optimisers. Functions take a range of rows.
 
-Rows are independent, and every sum runs in a fixed order, so that results do not depend on how
-`rgals.kernels.queue.spread` divides them among threads. Negatives come from a counter-based generator
-(splitmix64) keyed by batch and row.
+Rows are independent and each sum runs in a fixed order, so that results do not depend on how
+`rgals.kernels.queue.spread` divides rows among threads. Random numbers come from splitmix64, a generator that
+starts from a key: here of the batch and the row.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ from rgals.kernels.loops import contains
 from rgals.kernels.tiles import add_scaled, dot, zero
 
 SGD, ADAGRAD, ADAM = range(3)
-# Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures
-# down.
+# Positions in the vector of numbers that `apply` takes. One array of numbers keeps it at few signatures, each
+# of which takes time to compile.
 LR, FIRST, SECOND, EPS, COUPLED, DECOUPLED, GRAD_SCALE, RIDGE_SCALE = range(8)
 
-_TRIES = 64
+_TRIES = 64  # draws of a negative before the next admissible item is taken instead
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
@@ -33,7 +33,7 @@ def _mix(z):
 
 @njit(inline="always")
 def _is_free(item, b, marked, mark, exclude, indices, low, high):
-    """Whether row ``b`` may draw an item: by its mark, or by a search in the row's positives."""
+    """Whether row ``b`` may draw an item: by a mark, or by binary search in the user's positives."""
     if marked:
         return mark[item] != b
     return not (exclude and contains(indices, low, high, item))
@@ -41,14 +41,16 @@ def _is_free(item, b, marked, mark, exclude, indices, low, high):
 
 @entry(nogil=True)
 def draw(first, stop, key, users, indptr, indices, n_items, accept, alias, exclude, distinct, out):
-    """Fill ``out[:, 1:]`` with negatives; -1 where no admissible item is left.
+    """Fill ``out[:, 1:]`` with negatives, or -1 if no admissible item is left.
 
-    ``accept`` (uint64 thresholds below 2^32) and ``alias`` form Walker's table; empty means uniform. A row
-    that keeps hitting forbidden items takes the next admissible one in catalogue order.
+    ``exclude`` forbids the user's positives, ``distinct`` items that the row has already. ``accept`` (uint64
+    thresholds below 2^32) and ``alias`` are Walker's alias table; empty: the distribution is uniform.
     """
+    # After `_TRIES` forbidden draws a row takes the next admissible item in the order of the catalogue.
     size = np.uint64(n_items)
     n = out.shape[1]
-    # Marks cost memory and time in proportion to the catalogue; a binary search per draw does not.
+    # Marks of forbidden items take memory and time in proportion to the catalogue. For few draws a binary
+    # search for each is cheaper.
     marked = distinct or (exclude and n * (stop - first) * 16 >= n_items)
     mark = np.full(n_items if marked else 0, -1, np.int32)
     for b in range(first, stop):
@@ -63,6 +65,7 @@ def draw(first, stop, key, users, indptr, indices, n_items, accept, alias, exclu
             item, found = np.int64(0), False
             for _ in range(_TRIES):
                 state = state + _GOLDEN
+                # The upper 32 bits of r give the item, the lower 32 decide between it and its alias.
                 r = _mix(state)
                 item = np.int64(((r >> np.uint64(32)) * size) >> np.uint64(32))
                 if len(accept) > 0 and (r & _LOW) >= accept[item]:
@@ -104,7 +107,8 @@ def user_gradients(first, stop, grad, items, item_rows, out):
 
 @entry(nogil=True)
 def group_sum(first, stop, starts, order, weights, width, vectors, out):
-    """``out[g] = sum weights[e] vectors[e // width]`` over the positions e of group g, in order."""
+    """``out[g] = sum_e weights[e] vectors[e // width]`` over the positions e of group g, in order."""
+    # Group g is ``order[starts[g] : starts[g + 1]]``: positions in a table of ``width`` columns.
     k = out.shape[1]
     zero(out, first * k, (stop - first) * k)
     for g in range(first, stop):
@@ -116,9 +120,9 @@ def group_sum(first, stop, starts, order, weights, width, vectors, out):
 
 @entry(nogil=True)
 def mask_items(first, stop, scores, users, indptr, indices, own, starts_of, order, all_positives):
-    """Set scores of shared negatives to -inf where they are the row's own positive or any of the user's.
+    """Set scores of shared negatives to -inf if they are the row's positive, or any of the user's.
 
-    ``starts_of`` (n_items + 1) and ``order`` list the columns that hold each item.
+    ``order[starts_of[i] : starts_of[i + 1]]`` are the columns that hold item i.
     """
     for b in range(first, stop):
         for at in range(starts_of[own[b]], starts_of[own[b] + 1]):
@@ -133,7 +137,7 @@ def mask_items(first, stop, scores, users, indptr, indices, own, starts_of, orde
 def _refresh_row(row, param, rows_out, inverse_norm):
     width = param.shape[1]
     square = dot(param, row * width, param, row * width, width)
-    # What overflows stays infinite, and is seen.
+    # 0 stays 0. An overflow stays infinite, so that the trainer sees it.
     inverse_norm[row] = 1.0 / np.sqrt(square) if 0.0 < square < np.inf else square
     for k in range(width):
         rows_out[row, k] = param[row, k] * inverse_norm[row]
@@ -148,12 +152,12 @@ def normalise(first, stop, param, rows_out, inverse_norm):
 
 @entry(nogil=True)
 def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, numbers, cosine):
-    """One optimiser step on the given rows: chain rule of the score, decay, update, new effective rows.
+    """One step of an optimiser on the given rows: gradient of the parameters, decay, update, effective rows.
 
-    Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* vector (unit length
-    when ``cosine``), or zero where the slot is -1. ``ridge`` (n,) adds ``ridge[row] param[row]``; it may be
-    empty. ``factors`` are the parameters, their effective rows and their inverse norms, ``moments`` those of
-    the optimiser, ``steps`` the number of updates of each row.
+    Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* row (of unit length if
+    ``cosine``), zero if the slot is -1. ``ridge`` (n,), if not empty, adds ``ridge[row] param[row]``.
+    ``factors`` are the parameters, their effective rows and their inverse norms, ``moments`` those of the
+    optimiser; ``steps`` counts the updates of each row.
     """
     param, effective, inverse_norm = factors
     first, second = moments
@@ -167,6 +171,7 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
             decay = decay + numbers[RIDGE_SCALE] * ridge[row]
         for k in range(width):
             g[k] = grad[slot, k] * numbers[GRAD_SCALE] if slot >= 0 else 0.0
+        # The chain rule of p / |p|: the part of the gradient along the row is removed, the rest over |p|.
         if cosine and slot >= 0:
             along = dot(g, 0, effective, row * width, width)
             for k in range(width):
@@ -187,6 +192,7 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
                 first[row, k] += g[k] * g[k]
                 param[row, k] -= lr * g[k] / (np.sqrt(first[row, k]) + eps)
         else:
+            # Adam, with the bias of both moments corrected for the row's number of updates.
             t = np.float64(steps[row])
             unbias = param.dtype.type(1.0 / np.sqrt(1.0 - np.float64(c) ** t))
             rate = param.dtype.type(np.float64(lr) / (1.0 - np.float64(a) ** t))

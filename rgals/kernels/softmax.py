@@ -1,9 +1,9 @@
-"""Softmax over the whole catalogue, fused: products, exponentials and gradient while a tile is in the cache.
+"""Softmax over all items, fused: scores, exponentials and gradients while a tile of scores is in the cache.
 
 Scores of a batch of users are computed a tile of items at a time. The first pass leaves ``exp(score - top)``
-with each row's maximum and sum over the tile; once the sums of all tiles are known, the second pass turns
-them into the gradient and multiplies it into both sides. Tiles depend on the shapes alone and partial results
-are added in a fixed order, so the outcome does not depend on the number of threads.
+with each user's maximum and sum over the tile. When the sums of all tiles are known, the second pass turns
+exponentials into gradients of scores and multiplies these into both sides. Tiles depend on the shapes alone
+and partial results are added in a fixed order: the result does not depend on the number of threads.
 """
 
 import numpy as np
@@ -14,13 +14,14 @@ from rgals.kernels.queue import spread
 from rgals.kernels.smooth import FUSE, exponential
 from rgals.kernels.tiles import dot
 
-# A maximum is the same in any order; sums are not, so theirs is given (`rgals.kernels.tiles.dot`).
-_MAX = {"reassoc", "nsz", "nnan"}
+# fastmath for a maximum, which is the same in any order, so that the compiler may vectorise it. Sums are not:
+# those are made by `rgals.kernels.tiles.dot`, whose order is fixed.
+_ANY_ORDER = {"reassoc", "nsz", "nnan"}
 
 
-@inner(fastmath=_MAX)
+@inner(fastmath=_ANY_ORDER)
 def _largest(row):
-    """Maximum of a row; a NaN need not show here, it does in the sum."""
+    """The maximum of a row. It may miss a NaN, which then shows in the sum."""
     top = row[0]
     for j in range(1, len(row)):
         top = max(top, row[j])
@@ -37,7 +38,7 @@ def _exponentials(row, top, ones):
 
 @entry(nogil=True)
 def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, top, total, own):
-    """Of some tiles ``exp(score - top)``, the maximum and sum of each row, and the positives' scores."""
+    """For some tiles: ``exp(score - top)``, its maximum and sum for each user, and the positives' scores."""
     size, width = users.shape
     n, one = len(items), np.float32(1)
     ones = np.ones(tile, np.float32)
@@ -56,7 +57,7 @@ def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buf
 
 @entry(nogil=True)
 def _differentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, scale, partial, grads):
-    """Exponentials become gradients of scores, softmax weights less positives' own, then of both sides."""
+    """For some tiles: gradients of scores, softmax minus the positives' weights, then those of both sides."""
     size, width = users.shape
     n, one = len(items), np.float32(1)
     for t in range(begin, stop):
@@ -75,23 +76,23 @@ def _differentiate(begin, stop, users, items, starts, indices, weights, tile, bu
 
 
 def softmax_batch(users, items, block, tile, buffer, n_threads, values, user_grad, item_grad):
-    """Values (B,) and gradients of the softmax loss of B users over all N items, float32.
+    """Values (B,) and gradients of the softmax loss of B users over all N items, in float32.
 
-    ``users`` (B, K) are divided by the temperature; ``block`` is the `CSR` matrix of their positives. A tile
-    has ``tile`` items; ``buffer`` (B * N,) is overwritten; ``user_grad`` is with respect to ``users``.
+    ``users`` (B, K) are already divided by the temperature, and ``user_grad`` is with respect to these.
+    ``block`` is the `CSR` matrix of their positives. ``tile`` is in items; ``buffer`` (B * N,) is work space.
     """
     (size, width), n = users.shape, len(items)
     n_tiles = -(-n // tile)
-    # Where the positives of a row enter each tile.
+    # starts[t, b]: the position of user b's first positive in tile t; positives are sorted by item.
     ends = np.minimum(np.arange(n_tiles + 1) * tile, n)
     starts = np.searchsorted(block.positions, ends[:, None] + np.arange(size) * n)
     top, total = np.empty((2, n_tiles, size), np.float32)
     own = np.zeros((n_tiles, size))
     given = users, items, starts, block.indices, block.values, tile, buffer
     spread(_exponentiate, n_tiles, n_threads, *given, top, total, own)
-    # log sum exp over all tiles from their maxima and sums, in float64.
+    # log sum exp over all tiles, from their maxima and sums, in float64.
     highest, count = top.max(axis=0), block.row_sums
-    with np.errstate(invalid="ignore"):  # what diverges shows in the values
+    with np.errstate(invalid="ignore"):  # factors that diverge show in the values
         shares = np.exp(top.astype(np.float64) - highest)
         every = (shares * total).sum(axis=0)
         values[:] = count * (np.log(every) + highest) - own.sum(axis=0)

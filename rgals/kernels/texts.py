@@ -1,4 +1,4 @@
-"""Numbers for distinct texts, in the order in which they come: a hash table in a few flat arrays."""
+"""Numbers the distinct texts of a column in order of appearance, by a hash table in flat arrays."""
 
 from typing import NamedTuple
 
@@ -11,18 +11,18 @@ from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import prefetch
 
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-_STEP = 8  # texts between two steps of looking ahead: memory answers meanwhile
+_STEP = 8  # texts between two prefetches of one text: the first has arrived when the second needs it
 AHEAD = 3 * _STEP
 
 
 class Names(NamedTuple):
-    """Texts and how often each came: text k is ``text[ends[k]:ends[k + 1]]``.
+    """Distinct texts and their counts: text k is ``text[ends[k]:ends[k + 1]]``.
 
-    ``table`` has k + 1 at the place that the text's hash says, or behind it, and beside it the hash's upper
-    half, so that few other texts are read; 0 is free. It is a power of two, and longer than ``counts``.
+    ``table`` is a hash table with open addressing, longer than ``counts``; its length is a power of two. An
+    entry has k + 1 in its lower half, and in its upper half that of the hash, so that few texts are compared.
     """
 
-    table: np.ndarray  # uint64
+    table: np.ndarray  # uint64; 0 is free
     ends: np.ndarray  # int64
     text: np.ndarray  # uint8
     counts: np.ndarray  # int64
@@ -30,7 +30,7 @@ class Names(NamedTuple):
 
 @intrinsic
 def _word(typingctx, text, at):
-    """Eight bytes of a text as one number."""
+    """Eight bytes of a text as a uint64."""
 
     def codegen(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -56,7 +56,7 @@ def _hash(text, begin, end):
         value = _mix(value, _word(text, k))
     for k in range(whole, end):
         rest = (rest << np.uint64(8)) ^ np.uint64(text[k])
-    # Once more: the last bytes have reached the highest bits only.
+    # Mixed once more, because the last bytes have reached the highest bits only.
     return _mix(_mix(value, rest), np.uint64(0))
 
 
@@ -77,7 +77,7 @@ def _same(text, begin, end, names, code):
 
 @inner(forceinline=True)
 def _find(hashed, at, table):
-    """The place from ``at`` on of a text with this half of the hash, and its number; or a free one, -1."""
+    """The next place from ``at`` on with the upper half of this hash, and its text; or a free one and -1."""
     mask = np.uint64(len(table) - 1)
     while table[at & mask] != 0 and (table[at & mask] ^ hashed) >> _HALF != 0:
         at += np.uint64(1)
@@ -86,18 +86,18 @@ def _find(hashed, at, table):
 
 @entry(nogil=True)
 def number(first, known, offsets, text, names, hashes, codes):
-    """Number the texts from ``first`` on; ends early where ``names`` are full.
+    """Number the texts from ``first`` on; stops when ``names`` are full.
 
-    Text i is ``text[offsets[i]:offsets[i + 1]]``; ``hashes`` (uint64, 0 in the last `AHEAD`, which are more
-    than there are texts) is work space. Returns the text at which it ended and how many distinct ones there
-    are now.
+    Text i is ``text[offsets[i]:offsets[i + 1]]``, and ``codes[i]`` receives its number. ``hashes`` (uint64)
+    is work space for all texts and `AHEAD` zeros behind them. ``known`` is the number of distinct texts so
+    far. Returns the text at which it stopped and the number of distinct texts now.
     """
     n, table = len(codes), names.table
     for i in range(first, n):
         hashes[i] = _hash(text, offsets[i], offsets[i + 1])
     for i in range(first, n):
-        # Ask for what texts that come soon will read: the place, then what it leads to, then the text there.
-        # Asking does no harm where that is nothing (-1).
+        # Prefetch what later texts will read, `_STEP` texts apart: the entry of the table, what the entry
+        # leads to, the text itself. Prefetching at -1 does no harm.
         prefetch(table, np.int64(hashes[i + AHEAD] & np.uint64(len(table) - 1)))
         soon = hashes[i + 2 * _STEP]
         code = _find(soon, soon, table)[1]
@@ -109,7 +109,7 @@ def number(first, known, offsets, text, names, hashes, codes):
         at, code = _find(hashes[i], hashes[i], table)
         while code >= 0 and not _same(text, begin, end, names, code):
             at, code = _find(hashes[i], at + np.uint64(1), table)
-        if code < 0:
+        if code < 0:  # a new text, unless there is no room for it
             place = names.ends[known]
             if known == len(names.counts) or place + end - begin > len(names.text):
                 return i, known
@@ -126,7 +126,7 @@ def number(first, known, offsets, text, names, hashes, codes):
 
 @entry(nogil=True)
 def fill(names, known):
-    """Put the texts that are known into a table that is empty."""
+    """Enter the known texts into an empty table, as after it has grown."""
     mask = np.uint64(len(names.table) - 1)
     for code in range(known):
         hashed = _hash(names.text, names.ends[code], names.ends[code + 1])

@@ -1,13 +1,13 @@
 """Register-blocked building blocks of small dense linear algebra, in explicit vector instructions.
 
-Rows of a sparse problem give thousands of *small* systems. For those a BLAS call costs as much as its
+A sparse problem has thousands of *small* systems. For those the overhead of a BLAS call is as large as its
 arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here
-work on one W x W tile at a time, W being one cache line (16 float32, 8 float64).
+work on one W x W tile at a time, stored row by row, W being one cache line (16 float32, 8 float64). A
+*panel* is a contiguous ``depth x W`` matrix: W neighbouring columns of a wider one.
 
-Where a register holds half of W (no AVX-512) the factorisations of a tile work on quarters of it, which stay
-in registers. A *panel* is ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
+Without AVX-512 a register holds half of W. Tiles are then factorised in quarters, which stay in registers.
 
-Compiled functions call them with one-dimensional arrays, each followed by its offset; kernels with pointers.
+Compiled functions pass one-dimensional arrays, each followed by an offset; kernels pass pointers.
 """
 
 from rgals.kernels.library import kernel
@@ -19,7 +19,7 @@ from rgals.kernels.vectors import Number
 @kernel("pppir")
 def tile_add(e, c, a, b, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
-    # As many rows of C at once as the registers hold; each step adds the outer product a_t b_t.
+    # As many rows of C at once as the registers hold. Step t adds the outer product of row t of A and of B.
     for first in range(0, e.width, e.rows):
         acc = e.variables(e.rows)
         with e.loop(depth) as t:
@@ -35,7 +35,7 @@ def tile_add(e, c, a, b, depth, sign):
 @kernel("pppppir")
 def tile_add_two(e, c, d, a, b, other, depth, sign):
     """`tile_add` to two tiles, from one left panel and two right ones."""
-    # Half of the rows at once, so that every element of the left panel is read for two vectors.
+    # Half as many rows at once, for two tiles: each number of the left panel is read once for two vectors.
     half = max(e.rows // 2, 1)
     for first in range(0, e.width, half):
         acc = e.variables(2 * half)
@@ -55,11 +55,12 @@ def tile_add_two(e, c, d, a, b, other, depth, sign):
 @kernel("ppir")
 def tile_add_self(e, c, a, depth, sign):
     """``C += sign A^T A``, its upper triangle: a W x W tile from one panel."""
-    # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
+    # Rows in the lower half need only the right half of the columns: the rest lies below the diagonal.
     half = e.narrower(e.width // 2)
-    rows = [(e, i, 0) for i in range(half.width)]
+    rows = [(e, i, 0) for i in range(half.width)]  # vector width, row, first column
     rows += [(half, i, half.width) for i in range(half.width, e.width)]
-    parts: list[list] = [[]]  # as many accumulators as the registers hold
+    # Rows are split into parts whose sums fit the registers.
+    parts: list[list] = [[]]
     for row in rows:
         if sum(v.width for v, _, _ in parts[-1]) >= e.rows * e.width:
             parts.append([])
@@ -80,7 +81,7 @@ def tile_add_self(e, c, a, depth, sign):
 @kernel("pppir")
 def panel_product(e, y, panel, x, depth, sign):
     """``y (W) += sign panel^T x`` with ``x`` of length ``depth``, a multiple of 4."""
-    acc = e.variables(4)  # four hide the latency of the multiply-add
+    acc = e.variables(4)  # four independent sums hide the latency of the multiply-add
     with e.loop(depth // 4) as quad:
         rows, factors = panel + quad * (4 * e.width), x + quad * 4
         for i, slot in enumerate(acc):
@@ -91,8 +92,8 @@ def panel_product(e, y, panel, x, depth, sign):
 # ---------------------------------------------------------------- the Cholesky factor U^T U of a tile
 
 
-def _minus_earlier(e, v, u, c, rows, first, left):
-    """Rows ``first ..`` of ``C``, from column ``left``, less ``U^T C`` over the rows of both before them."""
+def _minus_earlier(e, u, c, rows, first, left):
+    """``rows``, which are C's from ``first`` on and column ``left`` on, minus ``U^T C`` over earlier rows."""
     for i in range(first):
         solved = c[i * e.width + left]
         for j, row in enumerate(rows):
@@ -101,11 +102,13 @@ def _minus_earlier(e, v, u, c, rows, first, left):
 
 
 def _factor_part(e, v, c, inverse, first):
-    # L D L^T first, the square roots of all pivots at the end. The chain of dependent steps is division,
-    # product, multiply-add: the next pivot is found ahead of its row, and rows are multiplied by lanes taken
-    # before the division is done.
+    """Factorise the square of ``v.width`` rows on the diagonal from row ``first`` on; returns its pivots."""
+    # The square is factorised as L D L^T. The square roots of all pivots come at the end, in one vector.
+    # Each pivot depends on the one before by a division, a product and a multiply-add, and their latency is
+    # the cost. To shorten this chain, the next pivot is computed before the rest of its row, and the factors
+    # of later rows are taken (`lanes`) while the division is still running.
     places = [(first + i) * e.width + first for i in range(v.width)]
-    rows = _minus_earlier(e, v, c, c, [c[at] for at in places], first, first)
+    rows = _minus_earlier(e, c, c, [c[at] for at in places], first, first)
     one, pivots = v.ones(), v.zero()
     pivot = v.lane(rows[0], 0)
     for i in range(v.width):
@@ -118,6 +121,7 @@ def _factor_part(e, v, c, inverse, first):
             pivot = v.lane(rows[i + 1], i + 1) - lanes[i + 1] * ahead
         for j, lane in lanes.items():
             rows[j] = rows[j] - lane * scaled
+    # From L D L^T to U^T U: row i of U is row i of D L^T divided by the root of its pivot.
     inverses = one / v.root(pivots)
     for i, at in enumerate(places):
         c[at] = v.from_lane(rows[i] * v.lane(inverses, i), i)
@@ -130,7 +134,7 @@ def _factor_part(e, v, c, inverse, first):
 def _solve_part(e, v, c, u, inverse, first, left):
     """Rows ``first ..`` of ``U^-T C``, from column ``left``: forward substitution, row by row."""
     places = [(first + i) * e.width + left for i in range(v.width)]
-    rows = _minus_earlier(e, v, u, c, [c[at] for at in places], first, left)
+    rows = _minus_earlier(e, u, c, [c[at] for at in places], first, left)
     for i, at in enumerate(places):
         rows[i] = (rows[i] * inverse.spread(first + i)).rounded()
         c[at] = rows[i]
@@ -141,6 +145,7 @@ def _solve_part(e, v, c, u, inverse, first, left):
 @kernel("pp", "i")
 def tile_factor(e, c, inverse):
     """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
+    # One part with AVX-512. Otherwise the upper left quarter, the upper right one, the lower right one.
     v = e.native()
     c, inverse = v.view(c), v.view(inverse)
     pivots = []
@@ -148,7 +153,7 @@ def tile_factor(e, c, inverse):
         pivots.append(_factor_part(e, v, c, inverse, first))
         for left in range(first + v.width, e.width, v.width):
             _solve_part(e, v, c, c, inverse, first, left)
-    wrong = e.bits("<=", e.join(pivots), e.zero(), unordered=True)  # NaN counts as wrong
+    wrong = e.bits("<=", e.join(pivots), e.zero(), unordered=True)  # a NaN counts as wrong
     with e.when(wrong.is_("!=", 0)):
         e.give_back(wrong.lowest_bit() + 1)
     return e.index(0)
@@ -166,7 +171,7 @@ def tile_solve(e, c, u, inverse):
 @kernel("ppp")
 def forward_tile(e, y, u, inverse):
     """``y = U^-T y`` for one tile."""
-    # y_i = (y_i - sum_{j<i} U_ji y_j) / U_ii: each solved number is taken from all that are left at once.
+    # y_i = (y_i - sum_{j<i} U_ji y_j) / U_ii: a solved number is subtracted from all later ones at once.
     rest, out = y[0], e.zero()
     for i in range(e.width):
         solved = (e.lane(rest, i) * inverse.spread(i)).rounded()
@@ -178,7 +183,7 @@ def forward_tile(e, y, u, inverse):
 @kernel("ppp")
 def backward_tile(e, y, u, inverse):
     """``y = U^-1 y`` for one tile."""
-    # y_i = (y_i - sum_{j>i} U_ij y_j) / U_ii needs the columns of U: they are transposed in registers.
+    # y_i = (y_i - sum_{j>i} U_ij y_j) / U_ii needs the columns of U: squares are transposed in registers.
     v = e.native()
     y, u, inverse = v.view(y), v.view(u), v.view(inverse)
     for first in reversed(range(0, e.width, v.width)):
@@ -200,6 +205,7 @@ def backward_tile(e, y, u, inverse):
 
 
 def _number_by_number(name, kinds, formula):
+    # The kernel ``out[:n] = formula(out, *arrays)``: on vectors, then on single numbers for what is left.
     def emit(e, out, *args):
         *arrays, n = args
         for v, at in e.pieces(n):
@@ -248,7 +254,7 @@ def dot(e, x, y, n):
     (acc,) = e.variables(1)
     with e.blocks(n // e.width) as at:
         acc += x[at] * y[at]
-    # What is left of the last block is added to the sum of the blocks, one after the other.
+    # Numbers beyond the last whole block are added to the total of the blocks one by one.
     one = e.narrower(1)
     (rest,) = one.variables(1)
     rest.set(e.total(acc).on(one))

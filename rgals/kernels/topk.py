@@ -1,11 +1,11 @@
 """Exact top-K: tiles of scores by gemm, a bounded heap per user carried across the tiles.
 
-Every heap is a row of the output arrays. Its root is the worst entry: the smallest score and, among equal
-scores, the largest id. Items arrive in increasing order of id, so a score enters only where it is *greater*
-than the root's: NaN and -inf never do, and ties go to the smaller id.
+A user's heap is a row of the output arrays. Its root is the worst entry: the smallest score and, among equal
+scores, the largest id. Items arrive in increasing order of id, so a score enters only if it is *greater* than
+the root's. NaN and -inf never enter, and ties go to the smaller id.
 
-Blocks and tiles have fixed sizes and the work is cut by the shape of the problem only, so the number of
-threads changes no bit of the result.
+Tiles have fixed sizes and work is cut by the shape of the problem only, so that the number of threads changes
+no bit of the result.
 """
 
 import numpy as np
@@ -18,13 +18,13 @@ from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import copy, dot, times
 from rgals.kernels.workspace import workspace
 
-USERS = 512  # rows of a score tile: enough to pay for packing the items
-ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache between gemm and scan
-LISTED = 256  # candidates scored at once where every user has a list of their own
+USERS = 512  # rows of a score tile: enough for gemm's packing of the items to pay
+ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in the cache between gemm and scan
+LISTED = 256  # candidates that are scored at once if every user has a list of candidates
 
 
 def _empty(ids, scores):
-    """Heaps without an entry, side by side."""
+    """Flat arrays of empty heaps, one after the other."""
     ids.fill(-1)
     scores.fill(-np.inf)
     return ids.reshape(-1), scores.reshape(-1)
@@ -33,7 +33,7 @@ def _empty(ids, scores):
 @kernel("piir", "i")
 def first_above(e, row, start, n, low):
     """The first position from ``start`` on whose number is greater than ``low``, or ``n``; NaN never is."""
-    # 64 comparisons at once are the bits of an integer.
+    # 64 comparisons at once give the bits of an integer: nearly always 0, once a heap has good entries.
     many, one = e.narrower(64), e.narrower(1)
     whole = (n - start) // 64
     with e.loop(whole) as i:
@@ -51,7 +51,7 @@ def first_above(e, row, start, n, low):
 
 @inner
 def _sift(scores, ids, heap, n, score, item):
-    """Replace the root of a heap of ``n`` entries, which begins at ``heap``."""
+    """Replace the root of the heap of ``n`` entries that begins at ``heap``."""
     at, child = 0, 1
     while child < n:
         worse = scores[heap + child]
@@ -69,7 +69,7 @@ def _sift(scores, ids, heap, n, score, item):
 
 @inner
 def scan(row, at, width, first, scores, ids, heap, n):
-    """Let the scores ``row[at : at + width]`` of the items from ``first`` on enter a heap."""
+    """Offer the scores ``row[at : at + width]``, of the items from ``first`` on, to a heap."""
     j = first_above(row, at, 0, width, scores[heap])
     while j < width:
         _sift(scores, ids, heap, n, row[at + j], first + j)
@@ -88,7 +88,7 @@ def _sort(scores, ids, heap, n):
 
 @inner
 def mask(row, at, width, first, indices, start, end):
-    """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
+    """Write -inf over the items of sorted ``indices[start:end]`` that a tile has; returns the next start."""
     while start < end and indices[start] < first + width:
         row[at + indices[start] - first] = -np.inf
         start += 1
@@ -97,7 +97,8 @@ def mask(row, at, width, first, indices, start, end):
 
 @entry(nogil=True)
 def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, n, ids, scores):
-    """The best items of every query in each segment, best first."""
+    """The best items of every query in each segment of the items, best first."""
+    # A piece of work is one block of queries in one segment, tile after tile.
     n_queries, k = queries.shape
     n_items = len(items)
     n_tiles = (n_items + ITEMS - 1) // ITEMS
@@ -136,15 +137,15 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
 def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores):
     """The best items of every query, filtered.
 
-    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
-    scores, NaN removes it; ``blocked``, sorted, are items that nobody gets, ``indptr`` and ``indices`` those
-    that a query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best
-    first; -1 and -inf where nothing is left. With S parts of the items, few queries occupy many threads.
+    Queries (B, K) and items (N, K) are C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
+    scores, NaN removes it. ``blocked``, sorted, are items for nobody, ``indptr`` and ``indices`` those that a
+    query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best first, -1
+    and -inf where nothing is left. Items are searched in S segments, so that few queries occupy all threads.
     """
     filters = scale, blocked, indptr, indices
     launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *_empty(ids, scores))
     if len(ids) > 1:
-        # Of equal scores the smaller id comes first: it is in the part before, or before it in its part.
+        # A stable sort keeps the smaller id first among equal scores: segments are in the order of the ids.
         every = [np.concatenate(parts, axis=1) for parts in (ids, scores)]
         order = np.argsort(-every[1], axis=1, kind="stable")[:, : ids.shape[2]]
         ids[0], scores[0] = (np.take_along_axis(parts, order, axis=1) for parts in every)
@@ -171,15 +172,15 @@ def _fill_lists(first, last, queries, items, scale, allowed_ptr, allowed, indptr
                     row[j] *= scale[item]
             scan(row, 0, width, start - begin, scores, ids, q * n, n)
         _sort(scores, ids, q * n, n)
-        for at in range(q * n, q * n + n):  # what was found are places in the list
+        for at in range(q * n, q * n + n):  # from positions in the list of candidates to items
             if ids[at] >= 0:
                 ids[at] = allowed[begin + ids[at]]
 
 
 def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, ids, scores):
-    """The best items of every query among a list of its own; the other arguments are those of `topk`.
+    """The best items of every query among its own candidates, ``allowed``; otherwise as `topk`.
 
-    Only the listed items are scored: the cost is that of the lists, not of the catalogue.
+    Only candidates are scored, so that the cost does not depend on the size of the catalogue.
     """
     filters = scale, allowed_ptr, allowed, indptr, indices
     spread(_fill_lists, len(queries), n_threads, queries, items, *filters, ids.shape[1], *_empty(ids, scores))
@@ -197,5 +198,5 @@ def _fill_dense(first, last, dense, indptr, indices, n, ids, scores):
 
 
 def topk_dense(dense, indptr, indices, n_threads, ids, scores):
-    """The best columns of every row of a given score matrix, filtered."""
+    """The best columns of every row of a given score matrix, without those in ``indices``."""
     spread(_fill_dense, len(dense), n_threads, dense, indptr, indices, ids.shape[1], *_empty(ids, scores))

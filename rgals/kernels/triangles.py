@@ -1,8 +1,8 @@
 """Symmetric matrices as packed triangles: sums of outer products, Cholesky factors, solutions.
 
-The upper triangle by block columns: block column j is the panel (`rgals.kernels.tiles`) of its block rows
-``0 .. j``, so that it starts at ``j (j + 1) / 2 W^2``. A Cholesky factor in this layout is again a set of
-panels.
+The upper triangle is stored by block columns of W columns. Block column j is the panel (see
+`rgals.kernels.tiles`) of its block rows ``0 .. j`` and starts at ``j (j + 1) / 2 W^2``. A Cholesky factor U
+in this layout is again a set of panels: the same tile products multiply, factorise and solve.
 """
 
 from numba.extending import register_jitable
@@ -13,7 +13,7 @@ from rgals.kernels.library import kernel
 
 @register_jitable
 def triangle(width, n_blocks):
-    """Numbers that a packed triangle of ``n_blocks`` block columns takes; of integers or of indices."""
+    """The size of a packed triangle of ``n_blocks`` block columns; of integers, or of `Index` in a kernel."""
     return n_blocks * (n_blocks + 1) // 2 * (width * width)
 
 
@@ -30,7 +30,7 @@ def identity(e, c, n_blocks):
 
 
 def _add_above_diagonal(e, c, panels, stride, depth, j, sign):
-    """The tiles of block columns j and j + 1 above the diagonal, both at once: left panels are read once."""
+    """Add to the tiles above the diagonal of block columns j and j + 1 at once: left panels are read once."""
     w = e.width
     here, right = c + triangle(w, j), c + triangle(w, j + 1)
     panel, beside = panels + j * stride, panels + (j + 1) * stride
@@ -51,7 +51,7 @@ def gram_add(e, c, panels, stride, depth, n_blocks, sign):
         with e.loop(last) as i:
             to = c + triangle(w, last) + i * w * w
             e.call(tiles.tile_add, to, panels + i * stride, panels + last * stride, depth, sign)
-    # Of a square on the diagonal only the upper half is computed.
+    # Of a tile on the diagonal only the upper triangle is computed.
     with e.loop(n_blocks) as j:
         to = c + triangle(w, j) + j * w * w
         e.call(tiles.tile_add_self, to, panels + j * stride, depth, sign)
@@ -67,11 +67,12 @@ def cholesky(e, c, inverse, n_blocks):
     square = w * w
     with e.loop(n_blocks) as j:
         column = c + triangle(w, j)
-        # C_ij - sum_{t<i} U_ti^T U_tj: what the block rows above have left of this tile.
+        # U_ij = U_ii^-T (C_ij - sum_{t<i} U_ti^T U_tj), the sum over the block rows above.
         with e.loop(j) as i:
             row, tile = c + triangle(w, i), column + i * square
             e.call(tiles.tile_add, tile, row, column, i * w, -1.0)
             e.call(tiles.tile_solve, tile, row + i * square, inverse + i * w)
+        # Likewise on the diagonal, where the difference is factorised.
         tile = column + j * square
         with e.when(j.is_(">", 0)):
             e.call(tiles.tile_add_self, tile, column, j * w, -1.0)
@@ -102,11 +103,11 @@ def cholesky_solve(e, c, inverse, y, n_blocks):
     """``y = (U^T U)^-1 y`` in place; ``y`` has whole blocks."""
     w = e.width
     square = w * w
-    with e.loop(n_blocks) as j:  # U^T z = y: what the blocks before have solved is subtracted first
+    with e.loop(n_blocks) as j:  # U^T z = y, forward: subtract what earlier blocks contribute, then solve
         column = c + triangle(w, j)
         e.call(tiles.panel_product, y + j * w, column, y, j * w, -1.0)
         e.call(tiles.forward_tile, y + j * w, column + j * square, inverse + j * w)
-    with e.down(n_blocks) as j:  # U y = z, from the end
+    with e.down(n_blocks) as j:  # U y = z, backward
         _subtract_later(e, y, c, j, n_blocks)
         e.call(tiles.backward_tile, y + j * w, c + triangle(w, j) + j * square, inverse + j * w)
 

@@ -1,9 +1,9 @@
-"""Vector code for compiled functions: an emitter of LLVM instructions whose values read like formulas.
+"""Vector code for compiled functions: LLVM instructions, emitted by formulas in Python.
 
-A kernel (`rgals.kernels.library`) is a Python function that emits code for one element type. Its values have
-operators: ``x + a * p`` is one multiply-add with one rounding, ``y[at] = x[at] * s`` loads, multiplies and
-stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps a vector to whatever registers
-there are.
+A kernel (`rgals.kernels.library`) is a Python function that emits code for one element type. The values that
+it works with have operators: ``x + a * p`` emits one multiply-add with one rounding, ``y[at] = x[at] * s``
+loads, multiplies and stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps vectors to
+the registers of the processor. A loop in Python unrolls code; a loop at run time is ``with e.loop(n) as i``.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ LINE = _aligned.LINE  # bytes of a vector: W = LINE // itemsize
 
 
 def _has_avx512() -> bool:
-    """Whether numba compiles for AVX-512: as this processor has it, or as ``NUMBA_CPU_FEATURES`` says."""
+    """Whether numba compiles for AVX-512: by ``NUMBA_CPU_FEATURES`` if it is set, or by this processor."""
     told = numba.config.CPU_FEATURES
     return "+avx512f" in told if told is not None else bool(llvm.get_host_cpu_features().get("avx512f"))
 
@@ -119,35 +119,35 @@ class Product(Vector):
 
     @property
     def ir(self):
-        """The product. Emitted at every use: a value from another block need not be there."""
+        """The rounded product, emitted at every use: values of another basic block may not exist here."""
         return self.e.builder.fmul(self.left.ir, self.right.ir)
 
     def __add__(self, other):
         return (other.rounded() if isinstance(other, Product) else other) + self
 
     def rounded(self) -> Vector:
-        """The product as a number: what is added to it is not fused with it."""
+        """The product, rounded: an addition is then not fused with it."""
         return Vector(self.e, self.ir)
 
 
 class Number(Vector):
-    """A vector of equal numbers, which a call takes as one number."""
+    """A real argument: a vector of equal numbers in formulas, one number in a call."""
 
     def __init__(self, e: "Emitter", scalar) -> None:
         super().__init__(e, e.spread(scalar).ir)
         self.scalar = scalar
 
     def on(self, e: "Emitter") -> Vector:
-        """The same for vectors of another width."""
+        """The number as a vector of another emitter's width."""
         return e.spread(self.scalar)
 
 
 class Variable(Vector):
-    """A vector that changes, ``v += a * b``, and stays in a register."""
+    """A vector that changes, as by ``v += a * b``, and stays in a register."""
 
     def __init__(self, e: "Emitter") -> None:
         super().__init__(e)
-        # Memory in the function's entry; LLVM turns it into a register.
+        # Stack memory at the function's entry, which LLVM turns into a register.
         self.slot = cgutils.alloca_once(e.builder, e.vector)
         self.set(e.zero())
 
@@ -172,7 +172,7 @@ class Pointer:
         self.e, self.ir = e, address
 
     def __add__(self, offset) -> "Pointer":
-        return type(self)(self.e, self.e.builder.gep(self.ir, [self.e.index(0)._of(offset).ir]))
+        return type(self)(self.e, self.e.builder.gep(self.ir, [self.e.index(offset).ir]))
 
     def _vector(self, i):
         return self.e.builder.bitcast((self + i).ir, self.e.vector.as_pointer())
@@ -188,7 +188,7 @@ class Pointer:
         return self.e.spread(self.e.builder.load((self + i).ir, align=self.e.align))
 
     def prefetch(self, i=0, keep=3, write=0) -> None:
-        """Ask for the cache line of a number: for the first-level cache, with ``keep`` 2 for the second."""
+        """Prefetch the cache line of a number into the first-level cache, or with ``keep`` 2 the second."""
         fn_type = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
         fn = cgutils.get_or_insert_function(self.e.builder.module, fn_type, "llvm.prefetch.p0")
         numbers = [ir.Constant(_I32, value) for value in (write, keep, 1)]
@@ -215,34 +215,34 @@ class Emitter:
         self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
         self.vector = ir.VectorType(self.real, self.width)
         self.align = 4 if real == types.float32 else 8
-        # Rows of a tile that are kept in registers together.
+        # Rows of a tile that registers hold together: all with AVX-512, four without.
         self.rows = self.width if HAS_AVX512 else 4
 
     # ---------------------------------------------------------------- other widths, loops, calls
 
     def narrower(self, width: int) -> "Emitter":
-        """The same for vectors of another width."""
+        """An emitter for vectors of another width."""
         return Emitter(self.builder, self.type, width)
 
     def wide(self) -> "Emitter":
-        """The same for vectors of as many float64."""
+        """An emitter for vectors of as many float64."""
         return Emitter(self.builder, types.float64, self.width)
 
     def native(self) -> "Emitter":
-        """The same for vectors that one register holds: W with AVX-512 (32 registers), half of it else (16).
+        """An emitter for vectors that fill one register: W numbers with AVX-512, half as many otherwise.
 
-        A tile of W x W is too large for 16 registers of half the size; W / 2 x W / 2 of it fit.
+        AVX-512 has 32 registers, which hold a W x W tile. Otherwise 16 of half the size hold a quarter of it.
         """
         return self if HAS_AVX512 else self.narrower(self.width // 2)
 
     def view(self, pointer: Pointer) -> Pointer:
-        """The same address, of vectors of this width."""
+        """The address, read and written as vectors of this emitter."""
         return Pointer(self, pointer.ir)
 
     @contextmanager
     def loop(self, stop, start=0) -> Iterator[Index]:
         """A loop over ``range(start, stop)``."""
-        start, stop = (Index(self.builder, 0)._of(i).ir for i in (start, stop))
+        start, stop = (self.index(i).ir for i in (start, stop))
         with cgutils.for_range(self.builder, stop, start, INT) as loop:
             yield Index(self.builder, loop.index)
 
@@ -256,10 +256,11 @@ class Emitter:
     def down(self, n) -> Iterator[Index]:
         """A loop from ``n - 1`` down to 0."""
         with self.loop(n) as i:
-            yield Index(self.builder, 0)._of(n) - 1 - i
+            yield self.index(n) - 1 - i
 
     def pieces(self, n) -> "Iterator[tuple[Emitter, Index]]":
-        """For ``n`` numbers: the code of a block of W, then that of each number that is left."""
+        """For ``n`` numbers: a loop over whole blocks of W, then one over the numbers that are left."""
+        # The body is emitted twice: with this emitter, and with one for single numbers.
         one, whole = self.narrower(1), n // self.width
         with self.blocks(whole) as at:
             yield self, at
@@ -268,20 +269,20 @@ class Emitter:
 
     @contextmanager
     def when(self, condition) -> Iterator[None]:
-        """Code that runs where a condition (`Index.is_`) holds."""
+        """Code that runs if a condition (`Index.is_`) holds."""
         with self.builder.if_then(condition):
             yield
 
-    def index(self, value: int) -> Index:
-        """A constant integer."""
-        return Index(self.builder, value)
+    def index(self, value: "int | Index") -> Index:
+        """An integer as a constant index; an index as it is."""
+        return value if isinstance(value, Index) else Index(self.builder, value)
 
     def call(self, kernel, *args) -> Any:
-        """A call of another kernel: pointers, indices, numbers; its result."""
+        """Call another kernel with pointers, indices and numbers; returns its result."""
         return kernel.called(self, *args)
 
     def give_back(self, result) -> None:
-        """Return an index or a number."""
+        """Return an index or a number from the kernel."""
         self.builder.ret(result.scalar if isinstance(result, Number) else result.ir)
 
     # ---------------------------------------------------------------- values
@@ -317,7 +318,7 @@ class Emitter:
         return Vector(self, self.builder.call(fn, [vector.ir for vector in vectors]))
 
     def widened(self, vector: Vector) -> Vector:
-        """The same numbers in this emitter's precision."""
+        """A vector, converted to this emitter's precision."""
         value = vector.ir
         return Vector(self, value if value.type == self.vector else self.builder.fpext(value, self.vector))
 
@@ -328,7 +329,7 @@ class Emitter:
         return Vector(self, self.builder.select(self.builder.fcmp_ordered(">", value, zero), value, zero))
 
     def bits(self, relation: str, a: Vector, b: Vector, unordered: bool = False) -> Index:
-        """Comparisons as the bits of an integer; of NaN they hold where ``unordered``."""
+        """Comparisons as the bits of an integer. With ``unordered`` a comparison with NaN holds."""
         compare = self.builder.fcmp_unordered if unordered else self.builder.fcmp_ordered
         held = self.builder.bitcast(compare(relation, a.ir, b.ir), ir.IntType(self.width))
         return Index(self.builder, held if self.width == 64 else self.builder.zext(held, INT))
@@ -336,7 +337,7 @@ class Emitter:
     # ---------------------------------------------------------------- lanes
 
     def shuffle(self, a: Vector, b: Vector, lanes: list[int]) -> Vector:
-        """The given lanes of two vectors: 0 to W - 1 of the first, then of the second; any number of them."""
+        """A vector of given lanes: 0 to W - 1 are those of ``a``, W to 2 W - 1 those of ``b``."""
         mask = ir.Constant(ir.VectorType(_I32, len(lanes)), lanes)
         e = self if len(lanes) == self.width else self.narrower(len(lanes))
         return Vector(e, self.builder.shuffle_vector(a.ir, b.ir, mask))
@@ -368,7 +369,7 @@ class Emitter:
         return self.shuffle(vector, vector, list(range(first, first + n)))
 
     def join(self, vectors: list[Vector]) -> Vector:
-        """The vector of W that consists of one, or of two of half its width."""
+        """A vector of W numbers from one vector of W, or from two of W / 2."""
         if len(vectors) == 1:
             return vectors[0]
         return self.shuffle(vectors[0], vectors[1], list(range(self.width)))
@@ -391,8 +392,8 @@ class Emitter:
         return vectors
 
     def folded(self, vector: Vector, width: int) -> Vector:
-        """The two halves of a vector added, again and again, until ``width`` numbers are left."""
-        # The order of the sums is fixed, so that results do not depend on what LLVM makes of it.
+        """Add the two halves of a vector, again and again, until ``width`` numbers are left."""
+        # LLVM's own reduction leaves the order open; here it is fixed, and so are the bits.
         e = self
         while e.width > width:
             half = e.width // 2
@@ -406,7 +407,7 @@ class Emitter:
 
     def sums(self, vectors: list[Vector]) -> Vector:
         """The vector whose lane i is the sum of the numbers of vector i."""
-        # Each round adds two halves and halves the vectors: W - 1 additions for W sums, instead of W log W.
+        # Each round halves the number of vectors: W - 1 additions for W sums, instead of W log W.
         w = self.width
         half = w // 2
         while half:

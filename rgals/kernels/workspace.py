@@ -1,4 +1,4 @@
-"""Memory for kernels to work in."""
+"""Uninitialised, aligned memory for compiled functions."""
 
 from numba import types
 from numba.extending import intrinsic
@@ -8,10 +8,10 @@ from rgals.kernels.vectors import LINE
 
 @intrinsic
 def workspace(typingctx, n, like):
-    """``n`` numbers of the type of ``like``, uninitialised, on a cache line (see `rgals.runtime.aligned`)."""
+    """``n`` uninitialised numbers of the type of ``like``, aligned to a cache line."""
     array = types.Array(like.dtype, 1, "C")
 
-    # numba's own `empty` aligns to 32 bytes, and takes ten times as long to compile.
+    # np.empty aligns to 32 bytes in numba, and takes ten times as long to compile.
     def codegen(context, builder, signature, args):
         from numba.np import arrayobj  # takes a tenth of a second, so it waits until something is compiled
 
