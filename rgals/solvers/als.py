@@ -20,7 +20,7 @@ from rgals.solvers.readout import with_scale
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything that defines the minimisation: data, coefficients, regularisation."""
+    """What defines the minimisation: data, coefficients, regularisation."""
 
     users: CSR  # users x items
     items: CSR  # items x users, the transpose
@@ -41,7 +41,7 @@ class Problem:
 
     @cached_property
     def plain_sides(self) -> tuple[Side, Side]:
-        """The half-steps of users and of items, without priors: made once, as plans are known by them."""
+        """The half-steps of users and of items, without priors. Made once: plans are found by identity."""
         found, given = self.coefficients, (self.reg, self.reg_exponent)
         return found.user_side(self.users, *given), found.item_side(self.items, *given)
 
@@ -54,15 +54,16 @@ class Problem:
 def choose_reg(
     model: Any, loss: Loss, degrees: Degrees, logs: Callable[[], Iterable[tuple[float, int]]]
 ) -> float:
-    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+    """The strength of the regularisation of a fit; "auto" is the rule of the loss.
 
-    The rule speaks of ``reg_exponent=1``, ``rho = reg W``. At another exponent nu ``rho = reg_nu W^nu``, and
-    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
-    interactions and both sides, of the rows' weights. ``logs`` gives the `weight_logs` of both sides.
+    The rule holds for ``reg_exponent=1``, where a row of weight W has the ridge ``rho = reg W``. For another
+    exponent nu ``rho = reg_nu W^nu``, with ``reg_nu = reg W^(1 - nu)`` so that the mean interaction keeps its
+    ridge. Here W is the geometric mean of the rows' weights over the interactions, the mean of both sides.
+    ``logs`` returns the `weight_logs` of both sides.
     """
     if model.reg != AUTO:
         return float(model.reg)
-    # The rule may be of somebody else's.
+    # Checked, because the loss may come from outside the package.
     reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, model.K).get("reg"), 0.0)
     if model.reg_exponent == 1:
         return reg
@@ -71,18 +72,18 @@ def choose_reg(
 
 
 def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
-    """Logarithms of the weights of the rows, which are its ridges, summed over interactions; their number."""
+    """The logarithms of the rows' ridges, summed over interactions, and the number of these."""
     counts = np.where(side.ridge > 0, matrix.row_counts, 0)
     weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
     return float(counts @ weight), int(counts.sum())
 
 
 def sides_of(problem: Problem) -> tuple[Side, Side]:
-    """The half-steps of users and of items; priors know their ridges then."""
+    """The half-steps of users and of items, with priors that know the ridges of their rows."""
     sides = []
     for side, prior in zip(problem.plain_sides, problem.priors, strict=True):
         if prior is not None:
-            # In units of the mean ridge, `Prior.reg` is what a ridge regression calls alpha.
+            # `Prior.reg` is in units of the mean ridge until here.
             mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
             side = replace(side, prior=replace(prior, reg=prior.reg * mean, ridge=side.ridge))
         sides.append(side)
@@ -92,10 +93,9 @@ def sides_of(problem: Problem) -> tuple[Side, Side]:
 class ALS:
     """Alternating half-steps, items first: the `rgals.training.run.Steps` of a problem.
 
-    Every half-step is the exact minimiser over one side, so the objective never rises. They begin at
-    ``user_factors``, which are overwritten. Item factors are shown times ``item_scale``, as they score after
-    the read-out; no half-step knows of it. ``sampler`` draws hard negatives before an iteration, which may
-    raise the objective.
+    Every half-step is the exact minimiser over one side, so that the objective never rises. The start is
+    ``user_factors``, which are overwritten. `item_factors` returns factors times ``item_scale``, the
+    read-out. ``sampler`` draws hard negatives before an iteration, which may raise the objective.
     """
 
     label: ClassVar[str] = "ALS"
@@ -113,7 +113,7 @@ class ALS:
         self.problem, self.backend, self.item_scale, self.sampler = problem, backend, item_scale, sampler
         self._user_side, self._item_side = sides_of(problem)
         if problem.priors[0] is not None:
-            self.outcome = ("item_factors", "user_factors")  # by which the weights of users are found
+            self.outcome = ("item_factors", "user_factors")  # which give the weights of users' features
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
         self._users, self._items = backend.upload(user_factors), backend.upload(item_factors)
         if sampler is not None:
@@ -122,7 +122,7 @@ class ALS:
             self._with_pairs = by_user, self._item_side.with_pairs(items, users)
 
     def step(self, iteration: int) -> float:
-        """One iteration; the loss's stated objective, with hard negatives at those of the iteration."""
+        """One iteration. Returns the objective of the loss, with the hard negatives of this iteration."""
         problem, backend = self.problem, self.backend
         users, items, constant = problem.users, problem.items, problem.constant
         user_side, item_side = self._user_side, self._item_side
@@ -142,7 +142,7 @@ class ALS:
                 item_side.prior.fill(self._items, problem.items.row_counts)
             what = "user"
             prior = user_side.prior
-            if prior is not None and (iteration > 1 or prior.mean):  # before, the factors are a start
+            if prior is not None and (iteration > 1 or prior.mean):  # the start says nothing about features
                 prior.regress(self._users)
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
             if item_side.prior is not None:
@@ -157,18 +157,18 @@ class ALS:
         return self.backend.download(self._users)
 
     def item_factors(self) -> np.ndarray:
-        """The current factors of the items, as they score."""
+        """The current factors of the items, times the read-out."""
         return with_scale(self.backend.download(self._items), self.item_scale)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Factors as the steps have them, and weights of features."""
+        """What a checkpoint holds: factors without the read-out, and the weights of items' features."""
         found = {"user_factors": self.user_factors(), "item_factors": self.backend.download(self._items)}
-        if (prior := self._item_side.prior) is not None:  # the weights of users follow from their factors
+        if (prior := self._item_side.prior) is not None:  # those of users are computed from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
         return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         self._users, self._items = (self.backend.upload(restored(state, side)) for side in ("user", "item"))
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
@@ -176,6 +176,6 @@ class ALS:
 
 
 def restored(state: dict[str, np.ndarray], side: str) -> np.ndarray:
-    """Factors of a state; those of 0.2 and before may be in a basis where lengths are not right."""
+    """Factors of a state. Version 0.2 stored them in a triangular basis, with the matrix that undoes it."""
     array, basis = state[f"{side}_factors"], state.get(f"{side}_basis")
     return array if basis is None else (array @ basis.T).astype(array.dtype)

@@ -1,4 +1,4 @@
-"""What a backend is."""
+"""The protocol of a backend, which computes half-steps."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -12,30 +12,29 @@ from rgals.runtime.errors import NumericalError
 class HalfStep(NamedTuple):
     """The outcome of one half-step."""
 
-    # the minimiser over the rows that were solved, (n_rows, K): an array, or what `Backend.upload` makes of
-    # one where such was given
+    # The minimiser over the rows, (n_rows, K): an array, or one of the device if ``fixed`` was (`upload`).
     factors: Any
-    # ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this
+    # ``sum_r b_r . p_r``: the objective is the constant plus the ridge of the fixed side minus this.
     decrease: float
-    # V (K, K) where the fixed factors were turned in place, ``F <- F V``
+    # V (K, K) if the fixed factors were rotated in place, ``F <- F V``.
     turned: np.ndarray | None = None
 
 
 def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
     """``sum_r weight_r |f_r|^2``."""
-    # Not a BLAS product: outside `workers` it would wake BLAS's threads, which spin beside the kernels'.
+    # Not a BLAS product: BLAS's threads would wake up, and spin beside those of the kernels.
     return float(np.sum(weight * np.einsum("ij,ij->i", factors, factors)))
 
 
 class Backend(Protocol):
-    """Solves half-steps exactly (or as exactly as it documents); here, of one that computes on the host."""
+    """Solves half-steps exactly, or as exactly as it documents. The defaults are for backends on the host."""
 
     def upload(self, factors: np.ndarray) -> Any:
-        """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
+        """Move factors to where the backend computes: a fit passes these to `half_step`."""
         return factors
 
     def download(self, factors: Any) -> np.ndarray:
-        """Factors in the host's memory, up to an orthogonal change of basis that both sides share."""
+        """Factors in the host's memory, in the basis that both sides share at that time."""
         return factors
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
@@ -47,18 +46,18 @@ class Backend(Protocol):
     ) -> HalfStep:
         """Minimise over the factors of ``rows``, (n_rows, n_fixed), given ``fixed``, (n_fixed, K).
 
-        ``rotate`` permits the backend to turn ``fixed`` in place (``F <- F V``) by an orthogonal matrix, and
-        to return the result turned likewise; ``fixed`` and ``out`` then come from `upload` or an earlier
-        half-step. Neither scores nor lengths change. It saves a product per half-step.
-        ``out`` (n_rows, K) is memory that the backend may use for the result. ``warm``: it holds the rows'
-        current factors (in the basis of ``fixed``), where an iterative backend starts, otherwise from zero.
+        ``rotate`` permits the backend to rotate ``fixed`` in place (``F <- F V``, V orthogonal) and to return
+        the result in the same basis. Neither scores nor lengths change, and a product per half-step is saved;
+        ``fixed`` and ``out`` then come from `upload` or an earlier half-step. ``out`` (n_rows, K) is memory
+        that may be used for the result. With ``warm`` it holds the rows' current factors in the basis of
+        ``fixed``, from which an iterative backend starts; otherwise it starts from zero.
 
         A `NumericalError` names a row whose system is not positive definite or whose solution is not finite.
         """
 
 
 def raise_for_rows(info: np.ndarray, dtype: np.dtype, first: int = 0) -> None:
-    """Raise `NumericalError` for the first row whose ``info`` is not 0; rows are counted from ``first``."""
+    """Raise a `NumericalError` for the first row whose ``info`` is not 0; rows are counted from ``first``."""
     bad = np.flatnonzero(info)
     if not len(bad):
         return

@@ -1,4 +1,4 @@
-"""Which solver runs, on which device."""
+"""The choice of the solver and of the device."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rgals.solvers.dense import DenseBackend
 
 
 def exact_backend(model: Any, steps: int | None = None) -> Backend:
-    """Solves rows exactly, or by so many steps, on the model's device."""
+    """The backend of the model's device; it solves rows exactly, or by ``steps`` CG steps."""
     if not is_cuda(model.device):
         return CPUBackend(model.n_jobs, steps)
     from rgals.solvers.cuda.backend import CuPyBackend
@@ -18,9 +18,10 @@ def exact_backend(model: Any, steps: int | None = None) -> Backend:
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
-    """The backend of a fit and the name of what runs there."""
+    """The backend of a fit and the name of its solver."""
     if model.solver == "dense":
         return DenseBackend(), "dense"
+    # "shared": without weights on positives all rows share one matrix, up to their scale and ridge.
     weighted = coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any()
     name = model.solver if model.solver in ("pcg", "svd") else "exact" if weighted else "shared"
     return exact_backend(model, model.pcg_steps if name == "pcg" else None), name

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from rgals.matrix.csr import CSR
 
-_ROWS = 1 << 12  # of a table of max(users.shape) x n_factors numbers that is never held as a whole
+_ROWS_AT_ONCE = 1 << 12  # rows of temporary tables with n_factors columns
 
 
 def item_factors(
@@ -29,7 +29,8 @@ def item_factors(
     n_users, n_items = users.shape
     root = np.sqrt(c)
     inverse = np.divide(n_items, root, out=np.zeros_like(root), where=root > 0)
-    # Indices are shared, and so are values in float64; scipy would widen the indices to the type of `indptr`.
+    # The matrix for scipy shares the indices, and values in float64. With an int64 `indptr` scipy would copy
+    # the indices to int64.
     values = np.ones(users.nnz) if users.is_binary else users.values.astype(np.float64, copy=False)
     indptr = users.indptr.astype(np.int32) if users.nnz <= np.iinfo(np.int32).max else users.indptr
     V = sp.csr_array((values, users.indices, indptr), shape=users.shape)
@@ -40,27 +41,31 @@ def item_factors(
     def rmatvec(y: np.ndarray) -> np.ndarray:
         return V.T @ (inverse * y) - root @ y
 
-    # Vectors of the shorter side, by a Lanczos iteration; then the other side's, and values to rounding.
+    # The Lanczos iteration finds the singular vectors of the shorter side. Those of the other side, and the
+    # singular values to rounding, follow below.
     tall, short = n_users >= n_items, min(users.shape)
     rank = min(n_factors, short)
     there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
     gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
     first = rng.standard_normal(short)
     if rank < short and gramian.matvec(first).any():
-        # Where vectors run out, as of few different rows, it goes on from random ones: before scipy 1.17 from
-        # other ones at every call.
+        # If the vectors run out, as with few different rows, Lanczos continues from random ones: since scipy
+        # 1.17 from those of ``rng``, before from others at every call.
         given: Any = {"k": rank, "v0": first} | ({"rng": rng} if "rng" in signature(eigsh).parameters else {})
         try:
             _, basis = eigsh(gramian, tol=1e-24, **given)
         except ArpackError:  # many equal eigenvalues, as of an identity matrix
             _, basis = eigsh(gramian, tol=0, **given)
-    else:  # all of it, or nothing
+    else:  # the whole space, or A is zero
         basis = np.eye(short, rank)
+    # The images of the basis belong to the longer side. Their QR decomposition, by blocks of rows, gives the
+    # singular values s and the rotation `turn` to singular vectors. A wide matrix goes on with the images,
+    # which are those of the items.
     if not tall:
         basis = np.stack([rmatvec(column) for column in basis.T], axis=1)
     triangle: Any = np.empty((0, rank))
-    for start in range(0, max(users.shape), _ROWS):
-        some = slice(start, start + _ROWS)
+    for start in range(0, max(users.shape), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
         block = basis[some]
         if tall:
             block = inverse[some, None] * (V[some] @ basis) - root[some, None] * basis.sum(axis=0)
@@ -69,24 +74,25 @@ def item_factors(
     total = c.sum()
     shrunk = np.maximum(s - reg * np.sqrt(n_items * total), 0.0)
     lengths = np.sqrt(shrunk) * ((n_items / total) ** 0.25 if total > 0 else 0.0)
-    if not tall:  # the images have the lengths s
+    if not tall:  # the images have the lengths s: they are divided by it
         lengths = np.divide(lengths, s, out=np.zeros_like(s), where=s > 0)
     out = np.zeros((n_items, n_factors), dtype)
-    for start in range(0, n_items, _ROWS):
-        out[start : start + _ROWS, :rank] = basis[start : start + _ROWS] @ (turn.T * lengths)
+    for start in range(0, n_items, _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        out[some, :rank] = basis[some] @ (turn.T * lengths)
     return out
 
 
 def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: int, valued: bool) -> int:
-    """Bytes that `item_factors` allocates at its peak, its result among them."""
+    """Bytes that `item_factors` allocates at its peak, including its result."""
     # ``itemsize``: bytes of a number of the result. ``valued``: interactions have values other than 1.
     short, (n_users, n_items) = min(shape), shape
     rank = min(n_factors, short)
     values = 0 if valued and itemsize == 8 else 8 * nnz
     margins, product = 8 * 3 * n_users, 8 * 3 * max(shape)
     lanczos = product + (8 * short * (max(2 * rank + 1, 20) + 2 * rank) if rank < short else 0)
-    # Images of a wide matrix take the basis's place once they are all there.
+    # A wide matrix has its basis and the images in memory at the same time.
     images = 0 if n_users >= n_items else 8 * rank * (short + n_items)
-    blocks = 8 * rank * (4 * min(_ROWS, max(shape)) + 4 * rank)
+    blocks = 8 * rank * (4 * min(_ROWS_AT_ONCE, max(shape)) + 4 * rank)
     after = 8 * n_items * rank + blocks + n_items * n_factors * itemsize
     return values + 4 * n_users + margins + max(lanczos, images, after)

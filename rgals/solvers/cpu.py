@@ -2,9 +2,8 @@
 
 With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
-Most rows are then so well conditioned that a few conjugate gradient steps solve them to rounding, and rows
-with few positives are solved in their dual: neither needs any K x K matrix.
-`rgals.solvers.plan` says how each row is solved, `rgals.kernels.ways` has the ways.
+Most rows are then so well conditioned that a few CG steps solve them to rounding, and rows of few positives
+are solved in the dual: neither needs a K x K matrix. `rgals.solvers.plan` chooses how each row is solved.
 """
 
 from typing import Any
@@ -23,21 +22,21 @@ from rgals.solvers.base import Backend, HalfStep, raise_for_rows
 from rgals.solvers.plan import Plan
 from rgals.solvers.prior import Prior
 
-# Of 1, by which the items' interaction may pass all else: a constant more for all scores of a user costs
-# nothing but reg, so that one eigenvalue is 0 but for rounding, and rounding must not be taken for a saddle.
+# Tolerance of the test that the items' joint system is positive definite. Adding a constant to all scores of
+# a user costs nothing but reg: one eigenvalue is 0 up to rounding, which must not count as a saddle point.
 SLACK = 1e-4
-_AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
+_ROWS_AT_ONCE = 4096  # rows of temporary tables with K columns
 
 
 class CPUBackend(Backend):
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
-    ``n_jobs``: threads, None for all. ``steps``: of conjugate gradients instead of solutions (see `Plan`).
+    ``n_jobs``: threads, None for all. ``steps``: CG steps that improve rows instead of solving them (`Plan`).
     """
 
     def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
         self.n_jobs, self.steps = n_jobs, steps
-        self._plans: list[Plan] = []  # of the two sides of a fit
+        self._plans: list[Plan] = []  # the last two: a fit has two sides
 
     def upload(self, factors: np.ndarray) -> np.ndarray:
         """Factors whose rows begin on cache lines."""
@@ -62,7 +61,7 @@ class CPUBackend(Backend):
 
 
 class Solve:
-    """One half-step: the arrays that its phases share. ``first``: number of its first row, for errors."""
+    """One half-step and the arrays that its phases share; errors count its rows from ``first``."""
 
     def __init__(
         self, plan: Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int, first: int = 0
@@ -70,13 +69,14 @@ class Solve:
         self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
         self.fixed, self.out, self.first = fixed, out, first
         self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
-        #: What rows are pulled to; coefficients of the fixed rows, where the plan has none.
+        #: What rows are pulled to (n_rows, K), if the side has features or a mean.
         self.prior: np.ndarray | None = None
+        #: Coefficients of the fixed side, if the plan has none (`Plan.forget_columns`).
         self.col_terms: np.ndarray | None = None
         self.offset = 0.0
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
-        """All phases, where both sides are in this memory."""
+        """All phases of a half-step with both sides in this memory; a cluster calls them one by one."""
         V = self._eigenbasis()
         self._turn_fixed(V, in_place=rotate)
         coupled = self.side.coupled and self.side.interaction
@@ -85,8 +85,8 @@ class Solve:
             if not warm:
                 self.out[:] = 0.0
             if coupled:
-                # ``H v`` at the current factors, which are not turned yet. ``- i v^T G v`` is concave: its
-                # tangent there lies above it, so that a step which lowers the objective with the tangent
+                # ``H v`` at the current factors, which are not rotated yet. ``- i v^T G v`` is concave and
+                # lies below its tangent there: a step that lowers the objective with the tangent in its place
                 # lowers the objective itself.
                 shift = np.zeros(self.kp)
                 shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ turned)
@@ -105,22 +105,22 @@ class Solve:
         return HalfStep(factors, value - self.offset, V if rotate else None)
 
     def _predict(self, prior: Prior, V: np.ndarray) -> None:
-        """What the rows are pulled to, and what those without a system of their own become."""
+        """Compute what the rows are pulled to. Empty rows take it as their solution."""
         weights = prior.weights_of(self.k) @ V
-        # Solutions take the place of predictions, unless these are asked for more than once.
+        # If every row is solved once, its solution overwrites its prediction, and no second table is needed.
         once = self.steps is None and not (self.side.coupled and self.side.interaction)
         table = self.out if once else empty(self.out.shape, self.out.dtype)
         # ``sum_r ridge_r |F_r W|^2 + reg |W|^2``.
         self.offset = float((prior.moments(self.k, self.side.ridge) @ V * weights).sum())
         with np.errstate(over="ignore"):
             prior.predict_into(table, weights, self.n_threads)
-        for start in range(0, len(self.plan.empty), _AT_ONCE):
-            if not np.isfinite(table[self.plan.empty[start : start + _AT_ONCE]]).all():
+        for start in range(0, len(self.plan.empty), _ROWS_AT_ONCE):
+            if not np.isfinite(table[self.plan.empty[start : start + _ROWS_AT_ONCE]]).all():
                 raise NumericalError(f"features predict factors beyond {table.dtype}; scale the features")
         self.prior = table
 
     def _eigenbasis(self) -> np.ndarray:
-        """V, in which the part that all rows share is diagonal."""
+        """V, which makes diagonal what all rows share."""
         side, fixed, u = self.side, self.fixed, None
         G = gram.gram(fixed, side.gram_weight, self.n_threads)
         if side.interaction and not side.coupled:
@@ -134,20 +134,20 @@ class Solve:
         side, fixed = self.side, self.fixed
         rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
         forth = V.astype(fixed.dtype)
-        # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
-        # do.
+        # d is summed over the rotated factors in float64. The eigenvalues of G would not do: products in
+        # float32 lose its weak directions.
         sums = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
         interaction = 0.0 if side.coupled else side.interaction
         self.rotated, self.d, self.s = fixed_side(rotated, sums, interaction, self.kp)
 
     def _turn_start(self, V: np.ndarray) -> None:
-        """Turn the current factors, where iterations start; rows that are solved directly need none."""
+        """Rotate the current factors of the rows that are iterated; rows solved directly need no start."""
         iterated = self.plan.iterated
-        if 2 * len(iterated) > self.n_rows:
+        if 2 * len(iterated) > self.n_rows:  # most rows: all of them in place, without copies
             gram.multiply(self.out, V, self.out, self.n_threads)
             return
-        for start in range(0, len(iterated), _AT_ONCE):
-            some = iterated[start : start + _AT_ONCE]
+        for start in range(0, len(iterated), _ROWS_AT_ONCE):
+            some = iterated[start : start + _ROWS_AT_ONCE]
             block = self.out[some]
             gram.multiply(block, V, block, self.n_threads)
             self.out[some] = block
@@ -160,7 +160,7 @@ class Solve:
         return Result(self.out, np.zeros(self.n_rows), np.zeros(self.n_rows, np.int32))
 
     def _part(self, at: slice, given: Rows, result: Result) -> tuple[Rows, Result]:
-        """Rows of a block with what belongs to this half-step, and the place of their results."""
+        """The rows of a block with the arrays of this half-step, and views of their results."""
         if self.prior is not None:
             given = given._replace(prior=self.prior[at])
         if self.col_terms is not None:
@@ -168,7 +168,7 @@ class Solve:
         return given, Result(*(array[at] for array in result))
 
     def solve(self, shift: np.ndarray | None = None) -> tuple[np.ndarray, float]:
-        """The rows' factors, and ``sum_r b_r . p_r``; ``shift`` is what RGx's item side adds to ``s``."""
+        """Solve all rows: their factors, and ``sum_r b_r . p_r``; RGx's item side adds ``shift`` to ``s``."""
         plan, result = self.plan, self._result()
         fixed = self._fixed(self.s if shift is None else self.s + shift)
         if self.prior is None:
@@ -201,14 +201,14 @@ class Solve:
         return B[:k, :k] + inverses, solutions[:k] + pulled
 
     def _sums_of_diagonal(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same of the rows that have no weights of their own, whose systems are diagonal."""
+        """The same sums over the rows without weights, whose systems are diagonal."""
         plan, side, k, result = self.plan, self.side, self.k, self._result()
         total = np.zeros(k)
         others = np.concatenate([plan.empty, plan.diagonal])
-        # Rows with scale 0 add nothing, and may have no ridge either.
+        # Rows of scale 0 add nothing, and their systems may be singular.
         others = others[side.scale[others] != 0]
-        for start in range(0, len(others), _AT_ONCE):
-            some = others[start : start + _AT_ONCE]
+        for start in range(0, len(others), _ROWS_AT_ONCE):
+            some = others[start : start + _ROWS_AT_ONCE]
             D = np.outer(side.scale[some], self.d[:k]) + side.ridge[some, None]
             result.info[some[~(D.min(axis=1) > np.finfo(self.out.dtype).tiny)]] = NOT_POSITIVE
             raise_for_rows(result.info, self.out.dtype, self.first)
@@ -228,7 +228,7 @@ class Solve:
 
 
 def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float, kp: int) -> FixedSide:
-    """The record, with sums in float64, of a turned table; ``interaction``: of a row alone."""
+    """The record of a rotated table, its sums in float64; ``interaction``: of rows that are not coupled."""
     d, u, linear = sums
     k, s, diagonal = len(d), np.zeros(kp), np.zeros(kp)
     s[:k] = linear
@@ -243,16 +243,16 @@ def fixed_side(rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: f
 
 
 def eigenbasis(G: np.ndarray, u: np.ndarray | None, interaction: float) -> np.ndarray:
-    """V that makes a Gramian diagonal, and where rows interact alone ``G - i u u^T``; G is overwritten."""
+    """V that makes the Gramian diagonal, or ``G - i u u^T`` if ``u`` is given; G is overwritten."""
     if u is not None:
         G -= interaction * np.outer(u, u)
     return scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)[1]
 
 
 def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: np.ndarray) -> np.ndarray:
-    """``H v``: what the shared interaction adds to ``s`` for every row."""
-    # ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
-    # ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
+    """``H v``: what the interaction that couples the rows adds to ``s``, times their scales."""
+    # ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r``, the vector ``solutions``,
+    # with ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, which is diagonal in this basis.
     k = len(B)
     H = interaction * d[:k]
     shift = np.zeros(len(d))
@@ -268,7 +268,7 @@ def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: 
 
 
 def coupling_value(v: np.ndarray, shift: np.ndarray, interaction: float, d: np.ndarray) -> float:
-    """What the interaction adds to the value of rows that `coupling_shift` has moved."""
-    # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
+    """The correction of ``sum_r b_r . p_r`` for rows that were solved with `coupling_shift`."""
+    # With the shift the rows' own terms contain ``-2 shift . v``; the objective has ``- v^T H v`` instead.
     k = len(v)
     return float(v @ (interaction * d[:k] * v) - 2.0 * (shift[:k] @ v))

@@ -1,4 +1,4 @@
-"""Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
+"""Hard negatives: more weight for the pairs with the highest current scores, in exact half-steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from rgals.runtime.checks import check_int, check_real, plain_copy
 from rgals.runtime.threads import workers
 from rgals.solvers.base import Backend
 
-_AT_ONCE = 1 << 22  # pairs of a fold-in, and entries of shares, that are held at once
-_BLOCKS = 16  # blocks of users that are drawn at once, at least
-# A group has so many times N / T items: four of five of its best are then among the user's first T.
+_AT_ONCE = 1 << 22  # pairs of a fold-in, or items of shares, that are in memory at once
+_BLOCKS = 16  # blocks of users whose shares are dealt at once, at least
+# A group has 1.5 N / T items. Four of five items that are best of their group are then in the user's top T.
 GROUP = 1.5
 
 
@@ -94,17 +94,17 @@ class HardNegatives(BaseEstimator):
         return min(max(int(np.ceil(self.share * n_items)), 2 * self.n_samples), n_items)
 
     def group_size(self, n_items: int) -> int:
-        """Items of whom the best is drawn."""
+        """Items of a group, of which the best one is drawn."""
         return max(1, int(GROUP * n_items / self.n_top(n_items)))
 
     def best_of(self, scores: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """T_x of one user, best first."""
+        """The hard negatives T_x of one user, best first."""
         order = np.argsort(-scores, kind="stable")
         return order[~np.isin(order, own)][: self.n_top(len(scores))]
 
 
 def read_hard_negatives(value: Any) -> HardNegatives | None:
-    """A copy of what ``hard_negatives`` stands for, checked; None where there are none."""
+    """A checked copy of the parameter ``hard_negatives``; None if there are none."""
     if value is None:
         return None
     own = isinstance(value, HardNegatives)
@@ -113,11 +113,11 @@ def read_hard_negatives(value: Any) -> HardNegatives | None:
     return value if value.weight > 0 else None
 
 
-# ---------------------------------------------------------------- pairs, and rows with them
+# ---------------------------------------------------------------- drawing pairs, and adding them to rows
 
 
 def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int) -> CSR:
-    """The rows with more pairs in them, whose value is -1: see `Side.with_pairs`."""
+    """The rows with ``pairs`` added, which get the value -1: see `Side.with_pairs`."""
     n = rows.nnz + pairs.nnz
     indices, values = np.empty(n, np.int32), np.empty(n, dtype)
     given = rows.indptr, rows.indices, read_only(rows.values.astype(dtype, copy=False))
@@ -126,20 +126,20 @@ def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int) -> CSR:
 
 
 def pair_terms(coefficients: Coefficients, weight: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What `Side.with_pairs` takes, of users and of items: pairs that count ``weight`` times once more."""
+    """The terms of users and of items for `Side.with_pairs`: pairs count ``weight`` times more."""
     users = np.stack([weight * coefficients.g, weight * coefficients.t], axis=1)
     return users, np.stack([coefficients.h, coefficients.h], axis=1)
 
 
 def _of_lists(lists: np.ndarray, n_items: int) -> CSR:
-    """The pairs of lists of items in ascending order, -1 for none."""
+    """The pairs of users' lists of items. Lists are sorted; -1 stands for no item."""
     kept = lists >= 0
     indptr = np.append(0, np.cumsum(kept.sum(axis=1, dtype=np.int64)))
     return CSR(indptr, lists.reshape(-1) if kept.all() else lists[kept], np.empty(0, np.float32), n_items)
 
 
 class Blocks:
-    """The users with positives in blocks, and what each block draws: ``n`` items of as many groups."""
+    """The users with positives, in blocks, of which each draws ``n`` items of as many groups."""
 
     def __init__(self, hard: HardNegatives, counts: np.ndarray, n_items: int) -> None:
         self.n_items, self.group = n_items, hard.group_size(n_items)
@@ -148,9 +148,9 @@ class Blocks:
         self.users = np.flatnonzero(counts > 0).astype(np.int32)
 
     def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray]]:
-        """Some blocks after the other: the first, and the shares (blocks, size)."""
-        # As many blocks as there are whole shares in the catalogue divide it among them, so that every item
-        # is in as many shares as any other.
+        """The shares (blocks, size) of some blocks at a time, and the number of the first of them."""
+        # A permutation of the catalogue is cut into whole shares, so that all items are in about as many
+        # shares. Shares that are left over wait for the next blocks.
         n_blocks, at_once = -(-len(self.users) // topk.USERS), max(_AT_ONCE // self.size, _BLOCKS)
         waiting = np.empty((0, self.size), np.int32)
         for first in range(0, n_blocks, at_once):
@@ -166,7 +166,7 @@ class Blocks:
 def draw(
     users: np.ndarray, items: np.ndarray, rows: CSR, blocks: Blocks, rng: np.random.Generator, n_threads: int
 ) -> CSR:
-    """The best item of each of the user's groups, without those in ``rows``."""
+    """Each user's best item of every group, without those in ``rows``, as pairs."""
     lists = np.full((len(users), blocks.n), -1, np.int32)
     given = read_only(users), read_only(items), blocks.users, blocks.group
     for first, shares in blocks.shares(rng):
@@ -178,7 +178,7 @@ def draw(
 def best(
     users: np.ndarray, items: np.ndarray, rows: CSR, n: int, n_threads: int, without: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ``n`` best items of every user but those in ``rows`` and ``without``, and their scores."""
+    """The ``n`` best items of every user, without those in ``rows`` and in ``without``; their scores."""
     ids, scores = np.empty((1, len(users), n), np.int32), np.empty((1, len(users), n), users.dtype)
     blocked = np.empty(0, np.int32) if without is None else np.sort(without).astype(np.int32)
     filters = read_only(np.empty(0, users.dtype)), read_only(blocked), rows.indptr, rows.indices
@@ -191,10 +191,10 @@ def best(
 
 @dataclass(eq=False)
 class Sampler:
-    """What a fit with hard negatives does beside its half-steps.
+    """Draws the hard negatives of a fit; ``users`` is the matrix.
 
-    ``users`` is the matrix. Nothing is drawn in the first ``plain`` iterations. The draw of another depends
-    on ``seed``, the iteration and the factors, on nothing else.
+    Nothing is drawn in the first ``plain`` iterations. A draw depends on ``seed``, the iteration and the
+    factors, and on nothing else.
     """
 
     hard: HardNegatives
@@ -207,7 +207,7 @@ class Sampler:
     def __post_init__(self) -> None:
         g, t, h = self.coefficients.g, self.coefficients.t, self.coefficients.h
         self.blocks = Blocks(self.hard, self.users.row_counts, len(h))
-        # What a drawn pair stands for: T / m of the page, but for the rounding of a group.
+        # A share is a sample of the N items: a drawn pair counts N / size times.
         weight = self.hard.weight * len(h) / self.blocks.size
         self.user_terms, self.item_terms = pair_terms(self.coefficients, weight)
         offsets = np.divide(weight * t * t, g, out=np.zeros_like(g), where=g > 0)
@@ -216,11 +216,11 @@ class Sampler:
         self._weighed = h > 0
 
     def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> tuple[CSR, CSR, float]:
-        """The rows of both sides with pairs chosen by these factors, and what these add to the constant."""
+        """The rows of both sides with the pairs drawn by these factors, and what they add to the constant."""
         rng = np.random.default_rng([self.seed, iteration])
         with workers(self.n_jobs) as n_threads:
             pairs = draw(users, items, self.users, self.blocks, rng, n_threads)
-            if not self._weighed.all():  # nothing pulls an item of weight 0 that nobody has
+            if not self._weighed.all():  # an item of weight 0 without positives must keep an empty row
                 pairs = pairs.where(self._weighed[pairs.indices])
             constant = float(weight_sums(pairs, *self._constant).sum())
             by_user = merge(self.users, pairs, users.dtype, n_threads)
@@ -228,9 +228,10 @@ class Sampler:
 
 
 def turned(rows: CSR, n_threads: int) -> CSR:
-    """The transpose of rows with pairs in them."""
+    """The transpose of rows with pairs in them, in parallel."""
     indices, values = np.empty(rows.nnz, np.int32), np.empty(rows.nnz, rows.values.dtype)
-    # A piece of the rows for every thread, of as many entries; a piece's entries of a column come together.
+    # Each thread has a piece of the rows with about as many entries. It counts its entries of each column.
+    # From the counts follows where each piece writes; columns keep the order of the rows.
     bounds = np.searchsorted(rows.indptr, np.linspace(0, rows.nnz, n_threads + 1).astype(np.int64))
     bounds[0], bounds[-1] = 0, rows.n_rows
     cursor = np.zeros((n_threads, rows.n_cols), np.int64)
@@ -242,7 +243,7 @@ def turned(rows: CSR, n_threads: int) -> CSR:
     return CSR(indptr, indices, values, rows.n_rows)
 
 
-# ---------------------------------------------------------------- users in the end, and new ones
+# ---------------------------------------------------------------- users after a fit, and new ones
 
 
 def fold_in(
@@ -254,7 +255,7 @@ def fold_in(
     backend: Backend,
     n_jobs: int | None,
 ) -> np.ndarray:
-    """Users by a half-step, the T items that it puts first, and the half-step again with these."""
+    """Solve users by a half-step without hard negatives, then again with the T items that it ranks first."""
     # ``side`` and ``coefficients`` are those of ``rows`` without hard negatives.
     out = backend.half_step(rows, items, side).factors
     for part, merged, with_pairs in hard_rows(rows, items, out, side, coefficients, hard, n_jobs):
@@ -271,7 +272,8 @@ def hard_rows(
     hard: HardNegatives,
     n_jobs: int | None,
 ) -> Iterator[tuple[np.ndarray, CSR, Side]]:
-    """Blocks of the ``rows`` that anything pulls, with the T best items by the factors ``users``; sides."""
+    """The ``rows`` that are not empty, in blocks, with the T best items by the factors ``users`` added."""
+    # Yields the numbers of the rows, the rows, and their side.
     n = hard.n_top(len(items))
     whole = side.with_pairs(*pair_terms(coefficients, hard.weight))
     for part in _parts((rows.row_counts > 0) | (side.linear != 0), n):
@@ -284,7 +286,8 @@ def hard_rows(
 
 
 def _parts(wanted: np.ndarray, n: int) -> Iterator[np.ndarray]:
-    """Of the wanted users those of whom lists of ``n`` are held at once: whole blocks, as scores round."""
+    """The wanted users in parts that have lists of ``n`` items in memory at once."""
+    # Whole blocks of `topk`: rounding of scores depends on the shape of the products.
     at_once, users = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS, np.flatnonzero(wanted)
     yield from (users[start : start + at_once] for start in range(0, len(users), at_once))
 
@@ -298,11 +301,11 @@ def with_users(
     hard: HardNegatives,
     n_jobs: int | None,
 ) -> CSR:
-    """Histories of items (items x users) with the users among whose T best items each of them comes."""
+    """Histories of items (items x users), with the users among whose T best items each of them is added."""
     # ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
-    # the matrix; ``known`` are those of its items that are solved anew, and rank by what was found. Where
-    # there are none, all of these are new, each ranked by itself. ``weighed``: which of these items have a
-    # weight; nothing pulls one without, which nobody has.
+    # the matrix. ``known``: the items of the matrix that are solved again and ranked by ``found``; if there
+    # are none, all items of ``columns`` are new, and each is ranked on its own. ``weighed``: which items have
+    # a weight; one without weight and without positives keeps an empty row.
     users, items, seen = state
     n, histories, m = hard.n_top(len(items)), columns.transpose(), len(known)
     counts, chosen = np.zeros(len(users), np.int64), [np.empty(0, np.int32)]
@@ -324,7 +327,7 @@ def with_users(
 def scratch_bytes(
     hard: HardNegatives, shape: tuple[int, int], nnz: int, K: int, itemsize: int, threads: int
 ) -> tuple[int, int]:
-    """Bytes that hard negatives take at the peak of an iteration, and of the last users, beside all else."""
+    """Bytes that hard negatives add at the peak of an iteration, and when users are solved in the end."""
     n_users, n_items = shape
     group, n = hard.group_size(n_items), hard.n_top(n_items)
     most, entry = min(hard.n_samples, n_items // group), 4 + itemsize
@@ -333,8 +336,8 @@ def scratch_bytes(
     blocks = -(-n_users // topk.USERS)
     shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items
     tiles = threads * ((topk.USERS * K + kernel.AT_ONCE + group * K) * 2 * itemsize + 12 * n_items)
-    # The rows of both sides; lists, and what their transposition takes.
+    # The rows of both sides with pairs; the lists, and what the transposition takes.
     drawn = 2 * (nnz + pairs) * entry + 11 * pairs + terms + shares + tiles
-    # Lists and scores, the lists in order, and the rows of a part.
+    # Lists and scores, sorted lists, and the merged rows of a part.
     listed = min(max(_AT_ONCE, n * topk.USERS), n * n_users)
     return drawn, listed * (2 * entry + 6) + min(nnz, listed) * entry + terms // 2

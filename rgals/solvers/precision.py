@@ -1,9 +1,8 @@
-"""Whether a fit's precision is enough: rows that rounding may spoil are solved again in float64 and compared.
+"""Whether the precision of a fit is enough: rows at risk are solved again in float64 and compared.
 
-A row loses about ``eps c`` of its scores, where ``c`` is the condition of what all rows share, in the row's
-units, plus what its own positives weigh in units of the same (the trace of ``X^T X`` in
-`rgals.kernels.row`). Where ``c`` is small, as in most fits, there is nothing to measure; a bound that
-needs no Gramian says so.
+The scores of a row have a relative error of about ``eps c``. Here c is the condition of the row's D (see
+`rgals.kernels.row`), plus the weight of its own positives in units of D, the trace of ``X^T X``. In most fits
+c is small, which a bound without a Gramian shows; then nothing is measured.
 """
 
 from dataclasses import replace
@@ -19,13 +18,13 @@ from rgals.solvers.base import Backend
 from rgals.solvers.dense import shared, system
 from rgals.solvers.hard_negatives import HardNegatives, hard_rows
 
-# A condition from which on rounding may show. Of float32, where this costs a tenth of a thousandth, rows are
-# measured then. Of float64 the smallest eigenvalue is rounding itself, as with reg=0 and more factors than
-# users or items: objectives rose from there on.
+# The c from which on rounding may show. In float32, where it means an error of about 1e-4, rows are then
+# measured. In float64 the smallest eigenvalue is itself rounding, as with reg=0 and more factors than users
+# or items: from there on objectives rose.
 RISKY = {"float32": 2e3, "float64": 1 / np.finfo(np.float64).eps}
-LIMIT = 3e-4  # error of a row's scores that is warned of
-_RANKED = 256  # rows whose risk is computed from their positives
-_MEASURED = 32  # rows that are solved again
+LIMIT = 3e-4  # relative error of a row's scores beyond which a warning is given
+_MOST_RANKED = 256  # rows, those of the largest bound, whose risk is computed from their positives
+_MOST_MEASURED = 32  # rows, those of the largest risk, that are solved again
 
 
 def warn_of_rounding(
@@ -37,10 +36,10 @@ def warn_of_rounding(
     what: str,
     numbers: np.ndarray | None = None,
 ) -> None:
-    """Warn where rounding shows in a row's scores: in float32 an error beyond `LIMIT` of the largest."""
-    # ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are
-    # checked. Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's
-    # name, and ``numbers`` what the rows are called, where it is not their place.
+    """Warn if rounding shows in a row's scores: in float32, as an error beyond `LIMIT` of the largest."""
+    # ``solved``: the rows' factors; None: ``backend`` solves those that are checked. Rows of a coupled side
+    # are judged by their own systems, without the coupling. ``what`` is what messages call a row, ``numbers``
+    # are the rows' numbers, if they are not their positions.
     if side.coupled:
         side = replace(side, interaction=0.0)
     at = rows_at_risk(rows, fixed, side)
@@ -48,7 +47,7 @@ def warn_of_rounding(
         return
     names = at if numbers is None else numbers[at]
     singular = f"the system of {what} {{}} is singular to rounding"
-    if fixed.dtype == np.float64:  # nothing to compare with
+    if fixed.dtype == np.float64:  # there is no higher precision to compare with
         return _warn(singular.format(names[0]), "float64")
     G, s, _ = shared(fixed, side.gram_weight, side.linear_weight, side.interaction)
     some, part = rows.take_rows(at), side.take_rows(at)
@@ -58,7 +57,7 @@ def warn_of_rounding(
         A, b = system(some, i, fixed, part, G, s)
         try:
             right[i] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(A, check_finite=False), b)
-        except np.linalg.LinAlgError:  # in float64; float32 solved rounding errors then
+        except np.linalg.LinAlgError:  # singular even in float64
             return _warn(singular.format(names[i]))
     scores, exact = found.astype(np.float64) @ fixed.T, right @ fixed.T
     largest = np.abs(exact).max(axis=1, initial=0.0)
@@ -79,27 +78,27 @@ def hard_rows_at_risk(
     n_jobs: int | None,
 ) -> tuple[CSR, Side, np.ndarray]:
     """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers."""
-    # Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
+    # Hard negatives weigh little more than all pairs do, so that they alone put no row at risk.
     at = rows_at_risk(rows, fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
     users = backend.half_step(some, fixed, part).factors
     for _, merged, with_pairs in hard_rows(some, fixed, users, part, own, hard, n_jobs):
-        some, part = merged, with_pairs  # one block: rows at risk are some dozens
+        some, part = merged, with_pairs  # a single block, because rows at risk are a few dozen
     return some, part, at
 
 
 def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first: int = 0) -> None:
-    """Refuse factors that are 0 because the weights of their rows are next to nothing."""
-    # Rows are counted from ``first``. Factors that regularisation brought to 0, iteration after iteration,
-    # are a `PrecisionWarning`.
+    """Raise if factors are 0 because the weights of their rows are too small for the precision."""
+    # Rows are counted from ``first``. If regularisation brought the factors to 0 over the iterations, that is
+    # a `PrecisionWarning`.
     kind = np.finfo(solved.dtype)
-    held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
+    held = kind.tiny / kind.eps  # below this, numbers lose digits
     lost = (rows.row_counts > 0) & (solved.max(axis=1) < held) & (solved.min(axis=1) > -held)
     for row in np.flatnonzero(lost):
         linear = positive_coefficients(rows, side.row_terms, side.col_terms, *rows.indptr[row : row + 2])[2]
         pull = np.abs(linear).max(initial=0.0)
-        if pull == 0.0:
+        if pull == 0.0:  # zero is the solution
             continue
         named, more = first + int(row), f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
         against = max(float(side.ridge[row]), float(side.scale[row]))
@@ -121,11 +120,11 @@ def _warn(finding: str, dtype: str = "float32") -> None:
 
 
 def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
-    """The rows whose scores rounding may reach, those at most risk first, some dozens at most."""
+    """The rows whose scores may suffer from rounding, the largest risk first; at most a few dozen."""
     lengths = np.einsum("ij,ij->i", fixed, fixed, dtype=np.float64)
     weight = np.abs(weight_sums(rows, side.row_terms, side.col_terms))
     needed, risky = (rows.row_counts > 0) | (side.linear != 0), RISKY[fixed.dtype.name]
-    # What a positive weighs in units of what is shared: it is itself part of that, with its own weight.
+    # A positive f is itself part of the Gramian G, with a weight h: so f^T G^-1 f is at most 1 / h.
     alone = np.inf
     if not side.interaction and side.gram_weight.min(initial=np.inf) > 0:
         alone = 1.0 / side.gram_weight.min()
@@ -139,23 +138,23 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
         own = np.multiply(weight, lever, out=np.zeros(len(weight)), where=weight > 0)
         return np.where(needed, shared_risk(least, most) + own, 0.0)
 
-    # Eigenvalues of the Gramian lie between 0 and its trace.
+    # A bound without the Gramian: its eigenvalues lie between 0 and its trace.
     if bound(0.0, float(side.gram_weight @ lengths)).max(initial=0.0) < risky:
         return np.empty(0, np.int64)
     G, _, removed = shared(fixed, side.gram_weight, side.linear_weight, side.interaction)
     d, V = scipy.linalg.eigh(G, check_finite=False)
-    d = np.maximum(d, 0.0)  # below is rounding
+    d = np.maximum(d, 0.0)  # negative ones are rounding
     ends = float(d[0]), float(d[-1]) + removed
     risk = bound(*ends)
-    top = np.argsort(-risk, kind="stable")[:_RANKED]
+    top = np.argsort(-risk, kind="stable")[:_MOST_RANKED]
     top = top[risk[top] >= risky]
     risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, side.take_rows(top), d, V)
-    order = np.argsort(-risk, kind="stable")[:_MEASURED]
+    order = np.argsort(-risk, kind="stable")[:_MOST_MEASURED]
     return top[order[risk[order] >= risky]]
 
 
 def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """What the positives of a row weigh, in units of what is shared: the trace of ``X^T X``."""
+    """The weight of a row's positives in units of D: the trace of ``X^T X``."""
     _, m, _ = positive_coefficients(rows, side.row_terms, side.col_terms)
     total = np.zeros(rows.n_rows)
     for r in range(rows.n_rows):
@@ -166,6 +165,6 @@ def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.nda
 
 
 def _ratio(above: Any, below: np.ndarray) -> np.ndarray:
-    """``above / below``; infinite where something is above nothing, 0 where nothing is."""
+    """``above / below``, with ``x / 0 = inf`` for x > 0 and ``0 / 0 = 0``."""
     above = np.broadcast_to(above, below.shape)
     return np.divide(above, below, out=np.where(above > 0, np.inf, 0.0), where=below > 0)

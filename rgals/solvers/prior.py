@@ -1,9 +1,9 @@
 """Features as a prior: rows are pulled to what a regression on their features predicts, instead of to zero.
 
-The regularisation of a side is ``sum_r ridge_r |q_r - F_r W|^2 + reg |W|^2``, with its features F (rows x
-features). Given the factors, W is a ridge regression; given W, every row has ``ridge_r F_r W`` more on the
-right of its system. Either is the exact minimiser, so that the objective never rises. With one feature that
-all rows have alike, W is their mean, which is what ``user_mean`` pulls to.
+The regularisation of a side with features F (rows x features) is ``sum_r ridge_r |q_r - F_r W|^2 +
+reg |W|^2``. Given the factors, W is a ridge regression. Given W, ``ridge_r F_r W`` is added to the right-hand
+side of row r. Either is the exact minimiser, so that the objective never rises. With a single feature that is
+1 for all rows, W is their mean: this is ``user_mean``.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ from rgals.matrix.digest import short_digest
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.lazy import cached_property
 
-DIRECT = 4096  # features up to which the normal equations are factored: 128 MB
-_STEPS, _CLOSE = 2000, 1e-10  # of conjugate gradients beyond
-_AT_ONCE = 1 << 12  # rows whose predictions a thread holds at once
+DIRECT = 4096  # up to so many features the normal equations are factorised: 128 MB
+_STEPS, _TOLERANCE = 2000, 1e-10  # of conjugate gradients, for more features
+_ROWS_AT_ONCE = 1 << 12  # rows of predictions that a thread holds at once
 
 
 @dataclass(eq=False)
@@ -34,15 +34,15 @@ class Prior:
 
     features: sp.csr_array  # (n_rows, n_features), float64
     reg: float
-    ridge: np.ndarray | None = None  # of the rows; those of 0 take no part in the regression
+    ridge: np.ndarray | None = None  # of the rows; a row of ridge 0 does not count in the regression
     weights: np.ndarray | None = None
     mean: bool = False  # made by `mean_prior`
-    #: ``F^T diag(ridge) Q`` of the last regression, to which ``(F^T diag(ridge) F + reg) W`` is equal.
+    #: The right side of the last regression's ``(F^T diag(ridge) F + reg) W = F^T diag(ridge) Q``.
     _moments: np.ndarray | None = field(default=None, init=False)
 
     @property
     def described(self) -> np.ndarray:
-        """Of every row, whether it has a feature."""
+        """Whether each row has a feature."""
         return np.diff(self.features.indptr) > 0
 
     def take_rows(self, at: Any) -> "Prior":
@@ -51,15 +51,15 @@ class Prior:
         return replace(self, features=self.features[at], ridge=ridge)
 
     def grown(self, counts: np.ndarray) -> "Prior":
-        """The prior without what only a fit needs, for rows of so many interactions, new ones at the end."""
+        """The prior after a fit, with new rows at the end; ``counts``: interactions of all rows."""
         if self.mean:
             return mean_prior(counts, self.reg, self.weights)
-        features = sp.csr_array(self.features)  # another, which shares the entries
+        features = sp.csr_array(self.features)  # a new matrix that shares the entries
         features.resize(len(counts), self.features.shape[1])
         return replace(self, features=features, ridge=None)
 
     def of_rows(self, at: np.ndarray | None, counts: np.ndarray) -> "Prior | None":
-        """The prior of histories of so many interactions: of the rows ``at``; None: of others."""
+        """The prior of histories with ``counts`` interactions: of the rows ``at``, or None for new rows."""
         if self.mean:
             return self.grown(counts)
         return None if at is None else self.take_rows(at)
@@ -78,51 +78,52 @@ class Prior:
         spread(work, len(self._blocks), n_threads)
 
     def fill(self, factors: np.ndarray, counts: np.ndarray) -> None:
-        """Make rows that have features alone, of so many interactions, what is predicted, in float64."""
+        """Set rows with features but without interactions (``counts`` 0) to their predictions."""
         alone = np.flatnonzero((counts == 0) & self.described)
-        for some in np.array_split(alone, len(alone) // _AT_ONCE + 1):
+        for some in np.array_split(alone, len(alone) // _ROWS_AT_ONCE + 1):
             factors[some] = self.predict(factors.shape[1], some)
 
     def weights_of(self, K: int) -> np.ndarray:
-        """The weights, or as many zeros."""
+        """The weights (n_features, K); zeros before the first regression."""
         return np.zeros((self.features.shape[1], K)) if self.weights is None else self.weights
 
     def regress(self, factors: np.ndarray) -> None:
-        """Take the weights that minimise the regularisation, given factors in any basis."""
+        """Set the weights to those that minimise the regularisation; ``factors`` may be in any basis."""
         assert self.ridge is not None
         right = np.zeros((self.features.shape[1], factors.shape[1]))
         for part, _, pulls in self._blocks:
             right += pulls @ factors[part].astype(np.float64)
         if self.features.shape[1] <= DIRECT:
             found = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
-            self.weights = np.ascontiguousarray(found)  # as a file gives them back: products round alike
+            # In C order, as when loaded from a file: products then have the same bits.
+            self.weights = np.ascontiguousarray(found)
         else:
             self.weights = self._iterate(right)
         self._moments = right
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the last regression found, to the bit."""
+        """The result of the last regression, as a checkpoint stores it."""
         assert self.weights is not None and self._moments is not None
         return {"weights": self.weights, "moments": self._moments}
 
     def restore(self, weights: np.ndarray | None, moments: np.ndarray | None) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         if any(array is None or len(array) != self.features.shape[1] for array in (weights, moments)):
             raise ModelFileError("the checkpoint has no weights of the features")
         self.weights, self._moments = weights, moments
 
     def digest(self) -> str:
-        """Of the features."""
+        """A digest of the features."""
         features = self.features
         return short_digest(np.array(features.shape), features.indptr, features.indices, features.data)
 
     def turn(self, change: np.ndarray | None) -> None:
-        """Follow the factors, which are ``factors @ change`` now: no regression is needed for that."""
+        """Follow a change of basis of the factors to ``factors @ change``, without a regression."""
         if change is not None and self._moments is not None:
             self.weights, self._moments = self.weights_of(len(change)) @ change, self._moments @ change
 
     def moments(self, K: int, ridge: np.ndarray) -> np.ndarray:
-        """``(F^T diag(ridge) F + reg) W`` with the ridges of the rows, which the regression had, too."""
+        """``(F^T diag(ridge) F + reg) W``; ``ridge`` are those of the regression."""
         if self._moments is not None:
             return self._moments
         return self._image(self.weights_of(K), ridge)
@@ -134,15 +135,15 @@ class Prior:
         return total
 
     def explained(self) -> float:
-        """What the last regression takes from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``."""
+        """What the regression took from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``."""
         assert self.weights is not None and self._moments is not None
         return float(np.sum(self.weights * self._moments))
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Any, Any]]:
-        """Some rows after the other: which, their features F, and ``F^T diag(ridge)``."""
+        """Blocks of rows: the slice, the features F, and ``F^T diag(ridge)``."""
         ridge = np.ones(self.features.shape[0]) if self.ridge is None else self.ridge
-        parts = (slice(start, start + _AT_ONCE) for start in range(0, len(ridge), _AT_ONCE))
+        parts = (slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(ridge), _ROWS_AT_ONCE))
         found = ((part, self.features[part], sp.diags_array(ridge[part])) for part in parts)
         return [(part, F, (weights @ F).T) for part, F, weights in found]
 
@@ -153,18 +154,18 @@ class Prior:
         system[np.diag_indices_from(system)] += self.reg
         try:
             return scipy.linalg.cho_factor(system, overwrite_a=True)
-        except ValueError as error:  # rounding leaves nothing of `reg`, or what is not finite
+        except ValueError as error:  # not positive definite, as reg is lost in rounding, or not finite
             raise self._not_found("by Cholesky: they are large, or collinear besides") from error
 
     def _iterate(self, right: np.ndarray) -> np.ndarray:
-        """Conjugate gradients, for all columns as one system, preconditioned by the diagonal."""
+        """Solve by conjugate gradients, all columns as one system, preconditioned by the diagonal."""
         ridge: Any = self.ridge
         diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
         operator = partial(LinearOperator, (right.size, right.size), dtype=right.dtype)
         system = operator(matvec=lambda weights: self._image(weights.reshape(right.shape), ridge).ravel())
         inverse = operator(matvec=lambda rest: (rest.reshape(right.shape) / diagonal).ravel())
-        found, left = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
-        if left:
+        found, failed = cg(system, right.ravel(), rtol=_TOLERANCE, maxiter=_STEPS, M=inverse)
+        if failed:
             raise self._not_found(f"in {_STEPS} steps of conjugate gradients")
         return found.reshape(right.shape)
 
@@ -174,21 +175,21 @@ class Prior:
 
 
 def mean_prior(counts: np.ndarray, reg: float, weights: np.ndarray | None = None) -> Prior:
-    """A mean of all rows, of so many interactions, that have any: a feature that is 1 for each of them."""
+    """The prior that pulls rows to their mean: a feature that is 1 for each row with interactions."""
     edges = np.append(0, np.cumsum(counts > 0))
     ones, zeros = np.ones(edges[-1]), np.zeros(edges[-1], np.int32)
     return Prior(sp.csr_array((ones, zeros, edges), shape=(len(counts), 1)), reg, None, weights, True)
 
 
 def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bool, bool]) -> int:
-    """Bytes that the features of both sides take in a fit, beside all else."""
-    # `tables`: whether solutions do not take the place of a side's predictions, which are there for a while.
+    """Bytes that the features of both sides take in a fit, on top of the rest."""
+    # ``tables``: whether a side needs a table for its predictions, because solutions do not overwrite them.
     total, table = 0, 0
     for prior, apart in zip(priors, tables, strict=True):
         if prior is None:
             continue
         (n, d), nnz = prior.features.shape, prior.features.nnz
-        # The weights and what conjugate gradients keep beside them; some predictions in float64.
-        total += 8 * K * (6 * d + 4 * min(n, _AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
+        # The weights and the vectors of conjugate gradients; a block of predictions in float64.
+        total += 8 * K * (6 * d + 4 * min(n, _ROWS_AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
         table = max(table, itemsize * K * n * apart)
     return total + table

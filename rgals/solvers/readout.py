@@ -1,4 +1,4 @@
-"""The read-out: what the factors of items are multiplied by after a fit, to score."""
+"""The read-out: after a fit, the factors of each item are multiplied by a power of its popularity."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from rgals.runtime.errors import ParameterError
 def readout_scale(
     degrees: Degrees, exponent: float, dtype: Any, like: tuple[Degrees, np.ndarray] | None = None
 ) -> np.ndarray | None:
-    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions, or None."""
-    # An item without interactions is scaled as the least popular one. `like`: margins of other items and the
-    # scale that these have, which is then gone on with.
+    """The scale of each item's factors: ``c_y^exponent``, with mean 1 over interactions, or None if all 1."""
+    # An item without interactions is scaled like the least popular one. ``like``: the degrees of other items
+    # and their scale, in whose units the new one is then.
     if exponent == 0:
         return None
     reference, scaled = (degrees, None) if like is None else like
@@ -32,10 +32,10 @@ def readout_scale(
 
 
 def with_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """Factors that score, from those that were solved."""
+    """Factors that score, from factors as they were solved."""
     return factors if scale is None else factors * scale[:, None]
 
 
 def without_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """Factors as they were solved, from those that score."""
+    """Factors as they were solved, from factors that score."""
     return factors if scale is None else factors / scale[:, None]

@@ -1,4 +1,4 @@
-"""The GPU backend: the same half-steps by CuPy, and one kernel that solves the rows (solve_rows.cu)."""
+"""The GPU backend: the half-steps of the CPU by CuPy, and one kernel that solves rows (solve_rows.cu)."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from rgals.solvers.cpu import coupling_shift, coupling_value
 from rgals.solvers.cuda.device import Device, open_device
 from rgals.solvers.plan import GPU, classify, rows_of, weigh
 
-FOUR = 4  # factors that the kernel reads at once
-BLOCKS = 8  # of threads for each multiprocessor, at most: more than it runs at once
-_BLOCK = 1 << 14  # rows of factors that a product sums in their own precision
+FOUR = 4  # K is padded to a multiple of this: the kernel reads four factors at once
+BLOCKS = 8  # blocks of threads per multiprocessor, at most: more than it can run at once
+_ROWS_PER_SUM = 1 << 14  # rows whose products are summed in the factors' precision, before float64
 
 
 class CuPyBackend:
@@ -23,12 +23,12 @@ class CuPyBackend:
 
     def __init__(self, device: str | Device = "cuda") -> None:
         self.device = open_device(device) if isinstance(device, str) else device
-        self._sides: list[_DeviceSide] = []  # of a fit, which has two
+        self._sides: list[_DeviceSide] = []  # the last two: a fit has two sides
 
     # ------------------------------------------------------------------ factors
 
     def upload(self, factors: np.ndarray) -> Any:
-        """A copy on the device, which `half_step` takes and returns without moving it."""
+        """A copy on the device. `half_step` takes and returns such arrays without moving them."""
         with self.device.active():
             return self.device.upload(factors)
 
@@ -61,13 +61,13 @@ class CuPyBackend:
         for known in self._sides:
             if (known.matrix is rows, known.side is side, known.dtype, known.K) == (True, True, dtype, K):
                 return known
-        self._sides = self._sides[-1:]  # the older of two goes first
+        self._sides = self._sides[-1:]  # frees the older one before memory for the new one is taken
         self._sides.append(_DeviceSide(self.device, rows, side, dtype, K))
         return self._sides[-1]
 
 
 class _DeviceSide:
-    """One side of a fit on the device: matrix, coefficients, and rows in the order they are solved in."""
+    """One side of a fit on the device: matrix, coefficients, and the order in which rows are solved."""
 
     def __init__(self, device: Device, matrix: CSR, side: Side, dtype: np.dtype, K: int) -> None:
         self.matrix, self.side, self.dtype, self.K = matrix, side, dtype, K
@@ -79,19 +79,19 @@ class _DeviceSide:
         self.weights = [up(a) for a in (side.scale, side.linear, side.ridge)]
         self.fixed_weights = up(np.stack([side.linear_weight, side.gram_weight]))
         self.solved = (counts > 0) | (side.linear != 0)
-        #: What the kernel reads of a side, in its order.
+        #: The kernel's arguments that belong to a side, in their order.
         of_positives = matrix.indptr, matrix.indices, rows.values, rows.row_terms, rows.col_terms
         self.arrays = [*map(up, (kind, *of_positives)), *self.weights]
 
 
-# As on the CPU one rotation makes every row's system diagonal plus low rank; solve_rows.cu solves it.
+# As on the CPU, one rotation makes every row's system diagonal plus low rank; solve_rows.cu solves these.
 class _HalfStep:
-    """One half-step: the arrays that its phases share."""
+    """One half-step, and the arrays that its phases share."""
 
     def __init__(self, device: Device, on_device: _DeviceSide, fixed: Any) -> None:
         self.device, self.xp, self.on, self.side = device, device.xp, on_device, on_device.side
         self.fixed, self.dtype, self.K = fixed, fixed.dtype, fixed.shape[1]
-        self.padded = -(-self.K // FOUR) * FOUR  # factors that the kernel reads
+        self.padded = -(-self.K // FOUR) * FOUR  # K as the kernel sees it
         self.out: Any = self.xp.zeros((on_device.matrix.n_rows, self.padded), self.dtype)
 
     def run(self) -> tuple[Any, float]:
@@ -100,8 +100,7 @@ class _HalfStep:
         basis = self.xp.zeros((K, self.padded), self.dtype)
         basis[:, :K] = self.device.eigenvectors(self._gramian())
         self.rotated = self.fixed @ basis
-        # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
-        # do.
+        # d is summed over the rotated factors in float64, because a float32 Gramian loses weak directions.
         s, u, d = column_sums(self.device, self.rotated, self.on.fixed_weights)[:, :K]
         if not side.coupled:  # positive semidefinite: below zero is rounding
             d = np.maximum(d - side.interaction * u**2, 0.0)
@@ -120,7 +119,7 @@ class _HalfStep:
         return self.out @ basis.T, value
 
     def _up(self, vector: np.ndarray, rest: float) -> Any:
-        """A vector over the factors as the kernel reads it."""
+        """A vector (K,) on the device, padded with ``rest``."""
         filled = np.pad(vector, (0, self.padded - self.K), constant_values=rest)
         return self.device.upload(filled.astype(self.dtype))
 
@@ -147,20 +146,20 @@ class _HalfStep:
         return column_sums(self.device, self.out, self.on.weights[0][None])[0, : self.K]
 
     def _solve(self, s: np.ndarray, inverse: bool = False) -> tuple[float, Any]:
-        """Solve every row; ``s``, (K,): the all-pairs linear term."""
-        # The sum of ``b_r . p_r`` and, where it is asked for, ``sum_r scale_r^2 A_r^-1``.
+        """Solve every row with the all-pairs linear term ``s`` (K,)."""
+        # Returns ``sum_r b_r . p_r`` and, with ``inverse``, ``sum_r scale_r^2 A_r^-1``.
         xp, n = self.xp, len(self.on.order)
-        tile = 64 if self.dtype == np.float32 and self.padded > 32 else 32  # what fits a block's memory
+        tile = 64 if self.dtype == np.float32 and self.padded > 32 else 32  # so that it fits shared memory
         kernel = self.device.kernel("solve_rows", self.dtype, K=self.padded, TILE=tile)
         tiles = -(-self.padded // tile)
-        # Of every block of threads: tiles of its row's matrix, and the sum of its rows' inverses.
+        # Each block of threads has tiles for its row's matrix and inverse, and a sum of its rows' inverses.
         scratch = (1 + inverse, tiles, tiles, tile, tile) if tiles > 1 or inverse else (0,)
         total = (tiles * tile,) * 2 if inverse else (0,)
         each = int(np.prod(scratch)) * self.dtype.itemsize + int(np.prod(total)) * 8
         blocks = max(1, min(n, self.device.processors * BLOCKS, self.device.room // max(each, 1)))
         value, info = xp.zeros(len(self.out)), xp.zeros(len(self.out), np.int32)
         inverses = xp.zeros((blocks, *total))
-        side = [a if a.size else 0 for a in self.on.arrays]  # 0: a null pointer
+        side = [a if a.size else 0 for a in self.on.arrays]  # an empty array is a null pointer
         read = self.rotated, self.d, self._up(s, 0.0)
         work = xp.empty((blocks, *scratch), self.dtype), inverses if inverse else 0, xp.zeros(1, np.int32)
         given = self.on.order, np.int32(n), *side, *read, self.out, value, info, *work
@@ -175,8 +174,8 @@ class _HalfStep:
 
 
 def column_sums(device: Device, factors: Any, weights: Any) -> np.ndarray:
-    """``sum_r w_r f_r`` for each of the weights (j, n), and for the last ``sum_r w_r f_r^2``: (j + 1, K)."""
-    # All in float64, the result in the host's memory.
+    """``sum_r w_r f_r`` for each of the weights (j, n), and ``sum_r w_r f_r^2`` for the last: (j + 1, K)."""
+    # In float64; the result is in the host's memory.
     xp, sums = device.xp, []
 
     def work(start: int, stop: int) -> None:
@@ -190,8 +189,8 @@ def column_sums(device: Device, factors: Any, weights: Any) -> np.ndarray:
 def gram(device: Device, factors: Any, weight: Any) -> Any:
     """``F^T diag(weight) F``: blocks of rows in the factors' precision, added up in float64 on the device."""
     total = device.xp.zeros((factors.shape[1],) * 2)
-    for start in range(0, len(factors), _BLOCK):
-        part = factors[start : start + _BLOCK]
-        left = part * weight[start : start + _BLOCK, None].astype(part.dtype)
+    for start in range(0, len(factors), _ROWS_PER_SUM):
+        part = factors[start : start + _ROWS_PER_SUM]
+        left = part * weight[start : start + _ROWS_PER_SUM, None].astype(part.dtype)
         total += left.T @ part
     return (total + total.T) / 2

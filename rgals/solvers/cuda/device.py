@@ -1,4 +1,4 @@
-"""A CUDA device through CuPy: its memory, its linear algebra, and the errors where it is missing."""
+"""A CUDA device through CuPy: its memory, its linear algebra, and errors that say what is missing."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,10 +10,10 @@ import numpy as np
 
 from rgals.runtime.errors import DeviceError, DeviceMemoryError, MissingDependencyError, ParameterError
 
-MOST_FACTORS = 1024  # factors: so many of a row fit the memory that its threads share
-_HOST_EIGH = 192  # up to so many factors LAPACK beats cuSOLVER, whose call alone takes milliseconds
-_WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
-_MOST = 1 << 22  # that are worked on at once
+MOST_FACTORS = 1024  # limit of K: the vectors of a row must fit the shared memory of a block of threads
+_HOST_EIGH = 192  # up to this K LAPACK beats cuSOLVER, where a call alone takes milliseconds
+_WORKSPACE = 2 << 30  # bytes of temporary memory; less on devices with under eight times as much
+_MOST_AT_ONCE = 1 << 22  # size of a chunk, at most
 LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
 _INSTALL = "pip install 'rgals[cuda13]' ('rgals[cuda12]': CUDA 12, GPUs before Turing), or set device='cpu'"
@@ -25,7 +25,7 @@ def is_cuda(device: Any) -> bool:
 
 
 def _import_cupy() -> Any:
-    """CuPy; errors hold the line that installs what is missing."""
+    """Import CuPy; errors have the command that installs what is missing."""
     needed = "device='cuda' needs CuPy"
     try:
         import cupy
@@ -62,9 +62,8 @@ class Device:
     def __init__(self, cupy: Any, ordinal: int = 0) -> None:
         self.xp, self.ordinal = cupy, ordinal
         with self.active():
-            # Bytes of temporary memory: a constant of the device, not what happens to be free, so that two
-            # runs cut their work alike and agree to the last bit. Where even that is not to be had, chunks
-            # are halved.
+            # Bytes of temporary memory. They depend on the device, not on what is free at the moment, so that
+            # two runs cut their work alike and agree in every bit. If so much is not free, chunks are halved.
             self.room = min(_WORKSPACE, self.memory()[1] // 8)
         self.processors = cupy.cuda.Device(ordinal).attributes["MultiProcessorCount"]
         self._kernels: dict[Any, Any] = {}
@@ -83,7 +82,7 @@ class Device:
                 raise DeviceMemoryError(f"{what} ({error}); {LESS}") from error
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of the device that are free, and all."""
+        """Bytes of memory of the device: free, and in total."""
         return self.xp.cuda.runtime.memGetInfo()
 
     def upload(self, array: Any) -> Any:
@@ -99,7 +98,7 @@ class Device:
         return isinstance(array, self.xp.ndarray)
 
     def kernel(self, name: str, dtype: np.dtype, **macros: int) -> Any:
-        """The kernel of a file ``name.cu`` for floats of ``dtype``, compiled once with these macros."""
+        """The kernel of the file ``name.cu``, compiled once for a ``dtype`` and these macros."""
         if (name, dtype, *macros.items()) not in self._kernels:
             given = {"REAL": {"float32": "float", "float64": "double"}[np.dtype(dtype).name], **macros}
             options = ("--std=c++17", *(f"-D{macro}={value}" for macro, value in given.items()))
@@ -109,18 +108,18 @@ class Device:
         return self._kernels[name, dtype, *macros.items()]
 
     def eigenvectors(self, symmetric: Any) -> Any:
-        """Orthogonal V, float64, that makes ``V^T A V`` diagonal."""
+        """Eigenvectors V of a symmetric matrix A, in float64: ``V^T A V`` is diagonal."""
         if len(symmetric) <= _HOST_EIGH:
             return self.upload(np.linalg.eigh(self.download(symmetric))[1])
         return self.xp.linalg.eigh(symmetric)[1]
 
     def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None]) -> None:
         """Call ``work(start, stop)`` for consecutive parts of ``range(n)``."""
-        # It must be able to run again for a part that ended for lack of memory, of which one of the n needs
-        # bytes_each. A DeviceMemoryError says that there is not even that.
+        # ``bytes_each``: temporary memory for one of the n. If memory runs out, ``work`` is called again for
+        # a smaller part, so it must be repeatable. A DeviceMemoryError says that even one does not fit.
         start = 0
         while start < n:
-            size = max(1, min(n - start, self.room // max(1, bytes_each), _MOST))
+            size = max(1, min(n - start, self.room // max(1, bytes_each), _MOST_AT_ONCE))
             try:
                 work(start, start + size)
             except MemoryError as error:
