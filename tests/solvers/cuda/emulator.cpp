@@ -1,6 +1,6 @@
 // A kernel on a CPU: the threads of a block take turns, from one barrier to the next; blocks follow each other.
 // It shows what a kernel computes, and barriers that only some threads reach; and races, where the order of the
-// threads, BACKWARDS or not, makes a difference.
+// threads, backwards or not, makes a difference.
 #include <cmath>
 #include <csetjmp>
 #include <cstddef>
@@ -64,14 +64,14 @@ static void enter() {
 }
 
 // 0, or 1 where some threads ended before a barrier that others wait at.
-extern "C" int launch(int blocks, int count, void** given) {
+extern "C" int launch(int blocks, int count, int backwards, void** given) {
     arguments = given, gridDim.x = blocks;
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
         std::memset(started, 0, sizeof started), std::memset(ended, 0, sizeof ended);
         for (volatile int gone = 0; gone < count;) {
             if (gone) return 1;
             for (volatile int turn = 0; turn < count; turn = turn + 1) {
-                const int t = BACKWARDS ? count - 1 - turn : turn;
+                const int t = backwards ? count - 1 - turn : turn;
                 threadIdx.x = t;
                 if (!_setjmp(scheduler)) {
                     if (started[t]) _longjmp(threads[t], 1);

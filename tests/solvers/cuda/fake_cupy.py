@@ -23,13 +23,12 @@ COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
 @functools.cache
-def compiled(code, options, name, backwards):
-    """A kernel's emulation: a function of blocks, threads and the addresses of arguments."""
+def compiled(code, options, name):
+    """A kernel's emulation: a function of blocks, threads, their order and the addresses of arguments."""
     if COMPILER is None:
         pytest.skip("no compiler of C++, which the GPU's kernels are emulated with")
     emulator, kept = Path(__file__).with_name("emulator.cpp"), Path(__file__).with_name("__pycache__")
     command = [COMPILER, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options, f"-DKERNEL={name}"]
-    command.append(f"-DBACKWARDS={int(backwards)}")
     made_of = repr((command, code, emulator.read_text())).encode()
     library = kept / f"{hashlib.sha256(made_of).hexdigest()}.so"  # of all processes, and of the next run
     if not library.is_file():
@@ -40,7 +39,7 @@ def compiled(code, options, name, backwards):
             subprocess.run([*command, f'-DSOURCE="{source}"', emulator, "-o", out], check=True)
             out.replace(library)
     launch = ctypes.CDLL(str(library)).launch
-    launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
     return launch
 
 
@@ -53,13 +52,13 @@ class FakeModule:
         self.code, self.options = code, options
 
     def get_function(self, name):
-        launch = compiled(self.code, self.options, name, self.backwards)
+        launch, backwards = compiled(self.code, self.options, name), self.backwards
 
         def kernel(grid, block, args):
             held = [np.array(a.ctypes.data if isinstance(a, FakeArray) else a) for a in args]
             assert all(a.flags.c_contiguous for a in args if isinstance(a, FakeArray))
             places = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
-            assert launch(*grid, *block, places) == 0, "a barrier that only some threads reach"
+            assert launch(*grid, *block, backwards, places) == 0, "a barrier that only some threads reach"
 
         return kernel
 

@@ -58,7 +58,7 @@ def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_dev
 
 def test_it_stops_in_time(benchmark, capsys, numpy_device, pretend):
     pretend(numpy_device)
-    arguments = ["--K", "8", "--shape", "60", "40", "900", "--oracle-users", "40", "--product", "64"]
+    arguments = ["--K", "8", "--shape", "60", "40", "900", "--oracle-users", "12", "--product", "64"]
     assert benchmark.main([*arguments, "--no-tests", "--seconds", "0"]) == 0
     assert "K=8 RG2 exact: left out, time is up" in capsys.readouterr().out
 

@@ -48,10 +48,10 @@ def test_the_lists_are_those_of_the_cpu(on, dtype, filters):
         scale = rng.uniform(0.5, 2, 300)
         scale[::7] = np.nan
         kwargs["item_scale"] = scale
-    for n in (1, 10, 200):
+    for n in (1, 10, 100):
         ours, theirs = on(queries, items, n, **kwargs), topk(queries, items, n, **kwargs)
         same(ours, theirs, dtype)
-        if filters == "all" and n == 200:
+        if filters == "all" and n == 100:
             assert (ours[0] == -1).any()
 
 
@@ -88,7 +88,7 @@ def test_candidates_of_each_query(on):
 def test_lists_that_are_too_long_are_refused(on):
     with pytest.raises(ParameterError, match=r"n=1025 .*at most 1024"):
         on(factors(3, 2), factors(5, 2), 1025)
-    assert on(factors(3, 2), factors(5, 2), 1024)[0].shape == (3, 1024)
+    assert on(factors(1, 2), factors(5, 2), 1024)[0].shape == (1, 1024)
 
 
 def test_a_full_device_takes_fewer_queries(monkeypatch, small):
