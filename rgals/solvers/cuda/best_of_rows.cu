@@ -1,7 +1,7 @@
-// The best columns of every row of scores: a block of threads takes a row.
+// The best columns of every row of scores: a block of threads takes one row.
 //
-// A thread holds the best of every THREADS-th column. The best of these goes to the list, and the thread that held
-// it looks for its next one. Given when compiled: REAL, THREADS.
+// Each thread holds the best of every THREADS-th column. The best one of all threads goes to the list, and the
+// thread that held it looks for its next one. Macros given when compiled: REAL (float or double), THREADS.
 
 typedef long long Index;
 
@@ -9,24 +9,24 @@ typedef long long Index;
 
 struct Scored { REAL score; int column; };
 
-// Whether a comes first: of equal scores the smaller column does.
+// Whether a comes before b in the list: of equal scores the smaller column comes first.
 __device__ bool before(const Scored& a, const Scored& b) {
     return a.score > b.score || (a.score == b.score && a.column < b.column);
 }
 
-// The thread's best column after `last`, or (none, -1).
+// The thread's best column that comes after `last` in the list, or (none, -1).
 __device__ Scored next(const REAL* scores, Index n_columns, const REAL* scale, Scored last, REAL none) {
     Scored best = {none, -1};
     for (Index j = threadIdx.x; j < n_columns; j += THREADS) {
         const Scored x = {scale ? scores[j] * scale[j] : scores[j], (int)j};
-        if (x.score > best.score && before(last, x)) best = x;  // NaN never is
+        if (x.score > best.score && before(last, x)) best = x;  // never true for NaN
     }
     return best;
 }
 
-// scores: (rows, n_columns), changed where a row of `indptr`, `indices` says that a column is not to be listed.
-// scale: (n_columns,) or null; NaN removes a column. none: minus infinity. columns, best: (rows, n), -1 and `none`
-// where there are no more.
+// scores (rows, n_columns): overwritten in columns that a row must not list, which `indptr` and `indices` give.
+// scale (n_columns,) or null: multiplies the scores; NaN removes a column. none: minus infinity. columns and best
+// (rows, n): the list and its scores; -1 and `none` if there are fewer than n.
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_rows(
     REAL* scores, Index n_columns, const REAL* scale, const Index* indptr, const int* indices, int n, REAL none,
     int* columns, REAL* best

@@ -1,32 +1,33 @@
-// Half-steps row by row: a block of threads solves a row at a time, from its positives to its factors.
+// Half-steps row by row: a block of threads solves one row at a time, from its positives to its factors.
 //
-// `rgals.kernels.row` states the systems. In the rotated basis, scaled by D^-1/2 with D = scale d + ridge, X the
-// rows D^-1/2 f_k and M their weights m_k, a row's is (I + X^T M X) x = b with b = D^-1/2 linear s + sum l_k x_k,
-// and p = D^-1/2 x. PRIMAL rows are solved so. DUAL ones, which have n <= K positives and no negative weight,
-// with Y = M^1/2 X, w_k = l_k / sqrt(m_k) and c what of b is of no positive with weight, as x = c + Y^T z,
-// (I + Y Y^T) z = w - Y c, which loses no digits to cancellation.
+// `rgals.kernels.row` states the systems. In the rotated basis, scaled by D^-1/2 with D = scale d + ridge, the
+// system of a row is (I + X^T M X) x = b, p = D^-1/2 x. The rows of X are x_k = D^-1/2 f_k, M is diagonal with the
+// weights m_k, and b = D^-1/2 linear s + sum_k l_k x_k. PRIMAL rows are solved like this. DUAL rows, which have
+// n <= K positives and no negative weight, are solved by (I + Y Y^T) z = w - Y c, x = c + Y^T z, which loses no
+// digits to cancellation. Here Y = M^1/2 X, w_k = l_k / sqrt(m_k), and c is b without the positives that have a
+// weight.
 //
-// Either matrix is factored in tiles, from left to right: a tile is summed over the positives (or factors) in
-// registers, 4 x 4 numbers a thread, what the tiles to its left take away is subtracted there, and then it is
-// factored, or solved with the tile on the diagonal. The right-hand side goes along as one more row. Where the
-// sum of inverses is asked for, so do the rows of the identity: they end as those of L^-T.
+// Either matrix is factorised as L L^T in tiles, from left to right. A tile is summed over the positives (or over
+// the factors) in registers, 4 x 4 numbers per thread. The products of the tiles to its left are subtracted there.
+// Then it is factorised, if it is on the diagonal, or solved with the diagonal tile. The right-hand side is
+// treated as one more row. For sums of inverses the rows of the identity are too: they become those of L^-T.
 //
-// Given when compiled: REAL; TILE; K, a multiple of 4, whose last factors may be zero.
+// Macros given when compiled: REAL (float or double), TILE, and K, a multiple of 4 whose last factors may be zero.
 
 typedef long long Index;
 
 #define TILES ((K + TILE - 1) / TILE)
 #define SIZE (TILES * TILE)
 #define THREADS (TILE * TILE / 16)
-#define STEP (TILE / 2)     // positives that are staged at once
-#define PITCH (TILE + 4)    // of a column of the corner
+#define STEP (TILE / 2)     // positives (or factors) staged in shared memory at once
+#define PITCH (TILE + 4)    // distance between columns of the corner, padded against bank conflicts
 #define SUB (THREADS / TILE)  // threads that share a row of a tile; they are neighbours
-#define WIDTH (K < THREADS ? (K + 31) / 32 * 32 : THREADS)  // threads across the factors of a positive
+#define WIDTH (K < THREADS ? (K + 31) / 32 * 32 : THREADS)  // threads side by side on the factors of a positive
 #define GROUPS (THREADS / WIDTH)
 #define ALL 0xffffffffu
 
 enum { DIAGONAL = 1, DUAL = 2, PRIMAL = 3 };
-enum { EVERY, WEIGHTLESS, SOLVED };  // what `add_positives` adds up
+enum { EVERY, WEIGHTLESS, SOLVED };  // coefficients of `add_positives`: l; l where m = 0; z sqrt(m)
 
 struct __align__(16) Four { REAL at[4]; };
 
@@ -53,15 +54,15 @@ struct Row {
 };
 
 struct Shared {
-    alignas(16) REAL corner[TILE * PITCH];  // the tile on the diagonal, column by column
+    alignas(16) REAL corner[TILE * PITCH];  // the tile of L on the diagonal, column by column
     struct { Four left[STEP * TILE / 4], right[STEP * TILE / 4]; } staged;
-    Four passed[2][TILE / 4];  // the column that is being solved, and the one before
+    Four passed[2][TILE / 4];  // a column passed from the threads that hold it to all others, and the one before
     REAL root[SIZE], b[SIZE], pivot[SIZE];  // D^-1/2; the right-hand side, then the solution; 1 / diagonal of L
     double partial[THREADS / 32];
-    int row, bad;
+    int row, bad;  // the row that the block solves; the first pivot that is not positive, from 1, or 0
 };
 
-// The sum over all threads, for each of them.
+// The sum over all threads of the block; every thread gets it.
 __device__ double block_sum(double x, double* partial) {
     for (int over = 16; over; over /= 2) x += __shfl_xor_sync(ALL, x, over);
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
@@ -72,7 +73,7 @@ __device__ double block_sum(double x, double* partial) {
     return x;
 }
 
-// sum += D^-1/2 sum_i coefficient_i f_i; `z`: what SOLVED multiplies. Uses the staging area.
+// sum += D^-1/2 sum_i coefficient_i f_i with the coefficients `what`; `z` is read for SOLVED. Uses the staging area.
 __device__ void add_positives(REAL* sum, const Row& row, const REAL* fixed, Shared& s, int what, const REAL* z) {
     const int lane = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH;
     for (int first = 0; first < K; first += WIDTH) {
@@ -99,7 +100,7 @@ __device__ void add_positives(REAL* sum, const Row& row, const REAL* fixed, Shar
     }
 }
 
-// b_i = w_i - y_i . c, of the dual.
+// The right-hand side of the dual: b_i = w_i - y_i . c.
 __device__ void dual_right_side(const Row& row, const REAL* fixed, Shared& s, const REAL* c) {
     const int lane = threadIdx.x % 32;
     for (int first = 0; first < SIZE; first += THREADS / 32) {
@@ -113,7 +114,7 @@ __device__ void dual_right_side(const Row& row, const REAL* fixed, Shared& s, co
     __syncthreads();
 }
 
-// Four factors from k on of a positive, scaled by D^-1/2.
+// Four factors of a positive, from k on, scaled by D^-1/2 and `by`.
 __device__ Four scaled(const REAL* fixed, const Positive& p, int k, const REAL* root, REAL by) {
     Four x = {{0, 0, 0, 0}};
     if (k < K) {
@@ -124,7 +125,7 @@ __device__ Four scaled(const REAL* fixed, const Positive& p, int k, const REAL* 
     return x;
 }
 
-// Positives from t on, of which tile (i, j) of the primal sums m x x^T.
+// Stage positives from t on for tile (i, j) of the primal, the sum of m x x^T.
 __device__ void stage_primal(const Row& row, const REAL* fixed, int i, int j, int t, Shared& s) {
     for (int e = threadIdx.x; e < STEP * TILE / 4; e += THREADS) {
         const int at = t + e / (TILE / 4), k = 4 * (e % (TILE / 4));
@@ -138,7 +139,7 @@ __device__ void stage_primal(const Row& row, const REAL* fixed, int i, int j, in
     }
 }
 
-// Factors from t on, of which tile (i, j) of the dual sums y y^T.
+// Stage factors from t on for tile (i, j) of the dual, the sum of y y^T.
 __device__ void stage_dual(const Row& row, const REAL* fixed, int i, int j, int t, Shared& s) {
     for (int e = threadIdx.x; e < STEP * TILE / 4; e += THREADS) {
         const int at = e / (STEP / 4), k = 4 * (e % (STEP / 4));
@@ -153,7 +154,7 @@ __device__ void stage_dual(const Row& row, const REAL* fixed, int i, int j, int 
     }
 }
 
-// Columns from t on of two rows of tiles of L, stored column by column.
+// Stage columns from t on of tile rows i (times `sign`) and j of L, which are stored column by column.
 __device__ void stage_factor(const REAL* tiles, int i, int j, int t, REAL sign, Shared& s) {
     const Index at = (t / TILE) * (TILE * TILE) + t % TILE * TILE;
     const Four* left = (const Four*)(tiles + (Index)i * TILES * TILE * TILE + at);
@@ -179,12 +180,12 @@ __device__ void add_products(REAL sum[4][4], const Shared& s) {
     }
 }
 
-// Where the thread's 4 x 4 numbers of a tile begin.
+// The row and column of the tile where the thread's 4 x 4 numbers begin.
 #define TOP (4 * (int)(threadIdx.x / (TILE / 4)))
 #define LEFT (4 * (int)(threadIdx.x % (TILE / 4)))
 
-// The corner to L, and b with it. The matrix is in registers, L goes to the corner.
-// `size`: its rows that are not of the identity.
+// Factorise a tile on the diagonal, which is in registers, and solve b with it. L goes to the corner.
+// `size`: rows of the tile that belong to the matrix; the others are those of the identity.
 __device__ void factor_corner(REAL A[4][4], Shared& s, int first, int size) {
     REAL* b = s.b + first;
     for (int block = 0; block < size; block += 4)
@@ -225,7 +226,7 @@ __device__ void factor_corner(REAL A[4][4], Shared& s, int first, int size) {
     __syncthreads();
 }
 
-// A panel P, in registers, to P L^-T, with L in the corner.
+// P = P L^-T for a tile P in registers, with L in the corner.
 __device__ void solve_panel(REAL P[4][4], Shared& s, int first, int size) {
     for (int block = 0; block < size; block += 4)
 #pragma unroll
@@ -250,14 +251,14 @@ __device__ void solve_panel(REAL P[4][4], Shared& s, int first, int size) {
         }
 }
 
-// L L^T = the row's matrix, of `dim` rows, and b to L^-1 b. `inverse`: L^-T below it. L stays in `tiles`, where
-// there is more than one; the last corner also in the corner.
+// Factorise the row's matrix of `dim` rows as L L^T, and b = L^-1 b. With `inverse` L^-T is computed below L. L is
+// left in `tiles` if it has several, and its last diagonal tile in the corner.
 __device__ void factor(const Row& row, int kind, int dim, const REAL* fixed, REAL* tiles, bool inverse, Shared& s) {
     const int count = (dim + TILE - 1) / TILE, length = kind == PRIMAL ? row.n : K;
     for (int j = 0; j < count; j++) {
         const int size = min(TILE, dim - j * TILE), rows = count + (inverse ? j + 1 : 0);
         for (int i = j; i < rows; i++) {
-            const bool identity = i >= count;  // a row of tiles that starts as one of the identity
+            const bool identity = i >= count;  // a tile row of the identity, which becomes one of L^-T
             REAL sum[4][4] = {};
             if (!identity) {
                 for (int t = 0; t < length; t += STEP) {
@@ -301,13 +302,13 @@ __device__ void factor(const Row& row, int kind, int dim, const REAL* fixed, REA
     __syncthreads();
 }
 
-// b to L^-T b.
+// b = L^-T b, the backward substitution.
 __device__ void solve_back(int dim, const REAL* tiles, Shared& s) {
     const int r = threadIdx.x / SUB, sub = threadIdx.x % SUB, count = (dim + TILE - 1) / TILE;
     for (int j = count - 1; j >= 0; j--) {
         REAL* b = s.b + j * TILE;
         if (j < count - 1) {
-            REAL total = 0;  // of column r of the tiles below the corner
+            REAL total = 0;  // column r of the tiles below the corner, times the solved part of b
             for (int i = j + 1; i < count; i++) {
                 const REAL* tile = tiles + (((Index)i * TILES + j) * TILE + r) * TILE;
                 for (int y = sub; y < TILE; y += SUB) total += tile[y] * s.b[i * TILE + y];
@@ -318,7 +319,7 @@ __device__ void solve_back(int dim, const REAL* tiles, Shared& s) {
             if (sub == 0) b[r] -= total;
             __syncthreads();
         }
-        // Every warp does the same, for which none has to wait; a lane has every 32nd number.
+        // Every warp does the same work, so that none has to wait for another. A lane holds every 32nd number.
         const int lane = threadIdx.x % 32;
         REAL x[TILE / 32];
 #pragma unroll
@@ -340,7 +341,7 @@ __device__ void solve_back(int dim, const REAL* tiles, Shared& s) {
     }
 }
 
-// total += scale^2 A^-1 = scale^2 D^-1/2 L^-T L^-1 D^-1/2, its tiles on and below the diagonal.
+// total += scale^2 A^-1 = scale^2 D^-1/2 L^-T L^-1 D^-1/2, only tiles on and below the diagonal.
 __device__ void add_inverse(double* total, double scale, int kind, const REAL* tiles, Shared& s) {
     if (kind == DIAGONAL) {
         for (int k = threadIdx.x; k < K; k += THREADS) total[(Index)k * SIZE + k] += scale * s.root[k] * scale * s.root[k];
@@ -364,10 +365,12 @@ __device__ void add_inverse(double* total, double scale, int kind, const REAL* t
         }
 }
 
-// order: the rows to solve, the longest first. d, s: (K,). out, (n_rows, K), and value, (n_rows,): p and b . p.
-// info: the pivot that is not positive. tiles: of every block (TILES, TILES, TILE, TILE), twice as many where
-// `inverses` is not null: (blocks, SIZE, SIZE), which blocks add their rows' inverses to, each block always the
-// same rows. Otherwise blocks take rows from the queue.
+// Solve all rows.
+// order: the rows, longest first. d, s_term: (K,). out (n_rows, K): p. value (n_rows,): b . p. info (n_rows,): the
+// first pivot that is not positive, from 1, or 0. tiles: work space, (TILES, TILES, TILE, TILE) per block of
+// threads, twice that with `inverses`. inverses (blocks, SIZE, SIZE), or null: each block adds up the inverses of
+// its rows there, and has always the same rows, so that the sums have the same bits. Without it blocks take rows
+// from the queue.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) solve_rows(
     const int* order, int n_rows, const signed char* kinds, const Index* indptr, const int* indices,
     const REAL* values, const REAL* row_terms, const REAL* col_terms, const double* scale, const double* linear,
