@@ -27,37 +27,37 @@ GROUP = 1.5
 class HardNegatives(BaseEstimator):
     """Weight for the pairs that a ranking is decided among: ``RGALS(hard_negatives=HardNegatives(...))``.
 
-    Least squares spreads its penalty over all pairs. Here the T items that the current scores of a user put
-    first, without those that the user has, count once more, gamma times as much. With the notation of
+    Least squares spreads its penalty over all pairs. Here the set T_x of the T items with user x's highest
+    current scores, without the user's own items, gets additional weight gamma. With the notation of
     `rgals.losses`, and tau_x = t_x / g_x (-1 for RG2 and RGX, 0 for WRMF and iALS), the loss becomes::
 
         L' = L + gamma sum_x g_x sum_{y in T_x} h_y (o_xy - tau_x)^2
 
-    This is the second-order expansion of softmax, taken where the model stands: the curvature of a pair is
-    its probability, which lies with the items ranked first. Training takes a sample of T_x: a share of
-    the catalogue is dealt into groups of 1.5 N / T items, and of each group the best item is drawn that the
-    user does not have, with the weight gamma g_x N / (items of the share). Every block of 512 users has a
-    share of its own, dealt anew before every iteration. Users are solved in the end, and folded in, by a
-    half-step without such pairs, the T items that it puts first, and the half-step again with all of them:
-    nothing of that is random.
+    This is the second-order expansion of softmax around the current scores: the curvature of a pair is its
+    probability, which lies with the items ranked first. Training samples T_x. A random share of the catalogue
+    is dealt into groups of 1.5 N / T items, and the user's best item of each group, other than the user's
+    own, is drawn with the weight gamma g_x N / (items of the share). Every block of 512 users has a share of
+    its own, dealt again before every iteration. After training, and when users are folded in, nothing is
+    random: a half-step without hard negatives gives scores, and it is repeated with the T items that these
+    rank first.
 
     Parameters
     ----------
     weight : float, default=0.5
-        gamma; 0 is a fit without. 1 to 4 pay on many sparse catalogues, 0 on small dense ones: search it,
-        and ``reg`` beside it, as `rgals.RGALSCV` does.
+        gamma; 0 fits without hard negatives. 1 to 4 help on many sparse catalogues, 0 is best on small dense
+        ones: search it together with ``reg``, as `rgals.RGALSCV` does.
     share : float, default=0.01
-        T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
-        often what they will want.
+        T as a share of the catalogue. T is at least twice ``n_samples``, because the very first items are too
+        often ones that the user will want.
     n_samples : int, default=50
-        Items that are drawn for a user: groups. The fewer, the larger the weight of each and the noise.
+        Items drawn for each user, one per group. With fewer, each has more weight, and noise grows.
     warmup : int, default=4
         Iterations without hard negatives in the beginning, at least 1; with ``n_iter="auto"`` at least 10.
 
     Notes
     -----
-    The sets move with the factors: the objective may rise where iterations without hard negatives never raise
-    it. The history has its value at the sets of the iteration. Regularisation weights see the positives only.
+    The sets T_x change with the factors, so that the objective may rise from one iteration to the next. The
+    history has its value with the sets of the iteration. Regularisation weights count positives only.
 
     References
     ----------

@@ -150,10 +150,13 @@ def test_long_work_is_cut_into_launches(monkeypatch):
     np.testing.assert_array_equal(np.concatenate([work.order for work in cut]), made.exact)
 
 
+scratch_of = njit(lambda *args: make_scratch(*args))
+
+
 @pytest.mark.parametrize(("K", "longest"), [(16, 50), (64, 3000), (256, 100_000), (1000, 400)])
 def test_the_memory_of_a_thread_is_what_is_predicted(K, longest):
     kp = plan.padded(K, 16)
     room = max(kp, 128, min(plan.packed_max_length(kp, 4), plan.padded(longest, 16)))
-    scratch = njit(lambda *args: make_scratch(*args))(kp, room, True, np.empty(kp, np.float32))
+    scratch = scratch_of(kp, room, True, np.empty(kp, np.float32))
     one, two = (fit_bytes((9000, 9000), 1000, K, 4, threads=n, longest=longest) for n in (1, 2))
     assert sum(array.nbytes for array in scratch) < two - one + (1 << 16)
