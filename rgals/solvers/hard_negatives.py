@@ -37,9 +37,8 @@ class HardNegatives(BaseEstimator):
     probability, which lies with the items ranked first. Training samples T_x. A random share of the catalogue
     is dealt into groups of 1.5 N / T items, and the user's best item of each group, other than the user's
     own, is drawn with the weight gamma g_x N / (items of the share). Every block of 512 users has a share of
-    its own, dealt again before every iteration. After training, and when users are folded in, nothing is
-    random: a half-step without hard negatives gives scores, and it is repeated with the T items that these
-    rank first.
+    its own, dealt again before every iteration. In the end, and in fold-in, nothing is random: a half-step
+    without hard negatives ranks the items, and it is repeated with the first T of them.
 
     Parameters
     ----------

@@ -103,10 +103,11 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
         named, more = first + int(row), f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
         against = max(float(side.ridge[row]), float(side.scale[row]))
         if pull < kind.eps * against:
+            wider = "" if kind.dtype == np.float64 else ", or use dtype='float64'"
             raise NumericalError(
                 f"the factors of {what} {named}{more} are too small for {kind.dtype}: its weights, at most "
-                f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
-                "to about 1, lower reg, lengthen half_life, or take dtype='float64'"
+                f"{pull:.1e}, vanish beside {against:.1e} for reg and all pairs. Scale the values of the "
+                f"matrix to about 1, lower reg or lengthen half_life{wider}"
             )
         said = f"the factors of {what} {named}{more} have come to 0"
         warn(f"{said}: reg leaves nothing of them. Lower reg", PrecisionWarning)

@@ -161,9 +161,11 @@ def test_float64_is_not_judged():
 def test_weights_that_are_nothing_beside_the_rest_are_refused(name, dtype, tiny):
     X = counts("ones", 30, 40, np.dtype(dtype))
     X.data *= tiny
-    with pytest.raises(NumericalError, match=r"user 0 .*too small for " + dtype):
+    with pytest.raises(NumericalError, match=r"user 0 .*too small for " + dtype) as raised:
         settings = {"reg": 0.01, "reg_exponent": 0, "n_iter": 3, "values": "raw", "random_state": 0}
         RGALS(K=8, loss=LOSSES[name], dtype=dtype, **settings).fit(X)
+    # With float64, float64 was advised.
+    assert ("dtype='float64'" in str(raised.value)) == (dtype == "float32")
 
 
 @pytest.mark.parametrize("dtype, power", [("float32", -80), ("float64", -700)])
