@@ -222,7 +222,7 @@ class Plan:
         self.kp = padded(K, kinds.padding)
         self._cost = factorisation_steps(n, self.kp)  # of every row, in CG steps
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`
-        #: The rows whose solution is zero.
+        #: The rows with b = 0: their solution is zero, or what features predict.
         self.empty = np.flatnonzero(self.kind == EMPTY)
         # The longest rows of a block come first, so that no thread is left with a long one at the end.
         longest_first = np.lexsort((-n, self._block_of(np.arange(len(n)))))
@@ -242,7 +242,7 @@ class Plan:
         self._whole = None if self.rows is None else self._block(0, n, self.rows)
 
     def forget_columns(self) -> None:
-        """Drop the coefficients of the fixed side, with all rows in memory; `Solve.col_terms` has them."""
+        """Drop the coefficients of the fixed side: on a cluster `Solve.col_terms` brings them along."""
         none, few = np.empty(0), np.empty((0, self.side.col_terms.shape[1]))
         self.side = replace(self.side, gram_weight=none, linear_weight=none, col_terms=few)
         self._terms = self._terms[0], few.astype(self.dtype)
