@@ -83,18 +83,17 @@ class Kernel(NamedTuple):
 _KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..., Any]:
+def kernel(kinds: str, result: str = "") -> Callable[..., Any]:
     """Turn ``emit(e, *arguments)`` into a function for compiled code, and for other kernels (`Emitter.call`).
 
     ``kinds`` has a letter for each argument: ``p`` array and offset (a `Pointer` in ``emit``), ``v`` array
     without offset, ``d`` float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer
     (`Index`), ``r`` real number (`Number`). Calls from other kernels pass pointers, without offsets.
-    ``result`` is what ``emit`` returns: ``i``, ``r`` or nothing. ``name`` replaces the name of ``emit``, for
-    a Python function that makes several kernels.
+    ``result`` is what ``emit`` returns: ``i``, ``r`` or nothing.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
-        made = Kernel(f"{emit.__module__}.{name or emit.__name__}", emit, kinds, result)
+        made = Kernel(f"{emit.__module__}.{emit.__name__}", emit, kinds, result)
         if made.symbol in _KERNELS:
             raise NameError(f"two kernels are called {made.symbol}")
         _KERNELS[made.symbol] = made

@@ -211,8 +211,8 @@ def _number_by_number(name, kinds, formula):
         for v, at in e.pieces(n):
             v.view(out)[at] = formula(*(v.view(x)[at] for x in (out, *arrays)))
 
-    emit.__module__, emit.__doc__ = __name__, f"`{name}`, number by number."
-    return kernel(kinds, name=name)(emit)
+    emit.__name__, emit.__doc__ = name, f"`{name}`, number by number."
+    return kernel(kinds)(emit)
 
 
 #: ``to[:n] = 0``, ``to = x``, ``to += x``, ``to = x * y``, ``to = x / y``; a `kernel` each.
