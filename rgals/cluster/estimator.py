@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from rgals.cluster import tasks
-from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
+from rgals.cluster.als import ClusterALS, ClusterProblem
 from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
@@ -30,8 +30,8 @@ from rgals.training.fit import RANDOM, check_parameters, describe_fit, stages, t
 from rgals.training.run import Watch, run
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
-#: What a fit on a cluster takes of parameters and arguments that have other values elsewhere.
-_ONLY: dict[str, tuple] = {
+#: Values that a cluster supports of parameters for which `RGALS` has more.
+_SUPPORTED: dict[str, tuple] = {
     "solver": ("auto", "exact"),
     "device": ("cpu",),
     "init": ("auto", "random"),
@@ -44,19 +44,22 @@ _ONLY: dict[str, tuple] = {
 
 
 @dataclass(frozen=True)
-class _Remote:
-    """A fit whose factors are on the workers still."""
+class _ClusterFit:
+    """A fit whose factors are on the workers."""
 
     outline: FittedState  # without factors, interactions and ids
-    shards: Shards  # as given
-    users: list[Any]  # futures of factors, block by block
+    shards: Shards  # of the matrix as it was given, before weighting
+    users: list[Any]  # futures of `tasks.Table`, one for each block
     items: list[Any]
 
     @cached_property
     def local(self) -> FittedState:
-        """All of it in the client's memory."""
+        """The whole fit in the client's memory, fetched once."""
         graphs, outline = self.shards.graphs, self.outline
-        users, items = map(ClusterBackend(graphs).gather, (self.users, self.items))
+        users, items = (
+            np.concatenate([part.array for part in graphs.results(tables)])
+            for tables in (self.users, self.items)
+        )
         user_ids, item_ids = (
             of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
             for of in self.shards.labels
@@ -75,10 +78,10 @@ class _Remote:
 class DaskRGALS(RGALS):
     """`RGALS` on a Dask cluster: the same model, fitted by blocks of rows on the workers.
 
-    Each worker holds its blocks of the matrix, and one whole side of the factors during a half-step; neither
-    interactions nor factors pass the client, which holds the margins: some ten numbers a row. The bits of a
-    fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish; against a
-    fit in one process of the same start and ``user_mean=False``, factors differ by rounding.
+    Each worker holds its blocks of the matrix, and during a half-step all factors of one side. Neither
+    interactions nor factors pass through the client, which holds the margins: some ten numbers a row. The
+    bits of a fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish.
+    They differ by rounding from a fit in one process with the same start and ``user_mean=False``.
 
     Parameters
     ----------
@@ -89,26 +92,26 @@ class DaskRGALS(RGALS):
     init : {"auto", "random"}, default="auto"
         The random start of `RGALS`; "auto" is "random" here.
     n_jobs : int or None, default=None
-        For the methods of a fitted model. On the cluster, each thread of a worker has a block of its own.
+        Threads of the methods of a fitted model. On the cluster, each thread of a worker computes a block.
     user_mean : {"auto", False}, default="auto"
         Users are pulled to zero: "auto" is False here.
     solver, device, hard_negatives, early_stopping, warm_start, half_life
-        Refused where they ask for what a cluster cannot do: anything but the defaults.
+        A cluster supports their defaults only; other values are refused.
     pcg_steps, feature_reg, patience, metric, validation_users
-        Of no use here, for `score` and `to_local` alone.
+        Ignored by a fit on a cluster; `score` and `to_local` have them.
     client : dask.distributed.Client or None, default=None
-        None for the one that was made last. It is in no pickle and in no file.
+        None for the client that was created last. Pickles and files do not contain it.
     n_blocks : int or None, default=None
         Blocks of the rows of either side; None for one per million interactions, 8 to 128. There should be
-        some for each thread of the cluster.
+        several for each thread of the cluster.
 
     Attributes
     ----------
     client_ : dask.distributed.Client
         What the fit ran on.
     history_, loss_, reg_, params_, n_iter_, solver_
-        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does;
-        updates (`partial_fit`, `forget_users`) leave it there alone.
+        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does.
+        After an update (`partial_fit`, `forget_users`) the model is on the client only.
 
     See Also
     --------
@@ -149,18 +152,18 @@ class DaskRGALS(RGALS):
         Parameters
         ----------
         X : dask array, dask dataframe, path or paths, or what `RGALS.fit` takes
-            A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
-            and values, whose ids are numbered on the workers. Paths are of files that
-            `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
-            (`rgals.matrix.open_matrix`, or their paths). Ids are texts where one of the files has a text. All
-            else passes the client and suits small data.
+            The chunks of a dask array are rows, as scipy CSR matrices. A dask dataframe is a table of users,
+            items and values, whose ids are numbered on the workers. Paths name files that
+            `rgals.datasets.read_interactions` reads, or folders of them; the workers read these, and stores
+            (`rgals.matrix.open_matrix`, or their paths). Ids are texts if one of the files has a text.
+            Anything else passes through the client and suits small data.
         y : ignored
         validation, user_features, item_features : None
             Anything else is refused by name.
         callbacks : callable or sequence of callables, optional
-            As in `RGALS.fit`; factors come to the client where a callback asks for them.
+            As in `RGALS.fit`; factors come to the client when a callback asks for them.
         checkpoint : path or Checkpoint, optional
-            As in `RGALS.fit`: a folder of the client, to which factors come after every iteration.
+            As in `RGALS.fit`: a folder of the client, where factors are written after every iteration.
         user_ids, item_ids, columns
             As in `RGALS.fit`.
 
@@ -175,8 +178,8 @@ class DaskRGALS(RGALS):
         MissingDependencyError
             dask.distributed is not installed.
         RgalsError
-            A block was lost, with every worker that had it, or there is no worker, or no scheduler any more;
-            the message names what is known.
+            A block was lost with every worker that had it, or no worker or no scheduler is left; the message
+            names what was lost.
         """
         none = {"validation": validation, "user_features": user_features, "item_features": item_features}
         for name, value in none.items():
@@ -185,7 +188,7 @@ class DaskRGALS(RGALS):
         given = plain_copy(self)
         given.loss = plain_copy(self.loss)
         dtype = check_parameters(given, {"checkpoint": checkpoint})
-        for name, possible in _ONLY.items():
+        for name, possible in _SUPPORTED.items():
             value = getattr(given, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in possible):
                 line = " or ".join(map(repr, possible))
@@ -198,7 +201,7 @@ class DaskRGALS(RGALS):
 
     def _fit_on(
         self, graphs: Graphs, X: Any, dtype: Any, callbacks: Any, checkpoint: Any, ids: Any, columns: Any
-    ) -> _Remote:
+    ) -> _ClusterFit:
         params = {k: v for k, v in parameters_of(self).items() if k not in _OWN}
         shards: Any = shards_of(graphs, self, X, dtype, ids, columns)
         self._check_workers(graphs, shards, dtype)
@@ -233,15 +236,14 @@ class DaskRGALS(RGALS):
             weighting=weighting,
             record=FitRecord(params, history, len(history), problem.solver, shards.names),
         )
-        return _Remote(outline, shards, users, items)
+        return _ClusterFit(outline, shards, users, items)
 
     def _check_workers(self, graphs: Graphs, shards: Shards, dtype: Any) -> None:
-        """Refuse ahead what a worker cannot hold."""
-        # Of the fixed side the blocks, and all of them in one piece.
+        """Raise `InsufficientMemoryError` if a worker cannot hold the larger side in a half-step."""
+        # The fixed side twice: its blocks, and all of them in one piece.
         itemsize = np.dtype(dtype).itemsize
         needed = max(shards.shape) * (self.K + padded(self.K, LINE // itemsize)) * itemsize
-        workers = graphs.client.scheduler_info(n_workers=-1)["workers"]
-        for address, worker in workers.items():
+        for address, worker in graphs.client.scheduler_info(n_workers=-1)["workers"].items():
             if 0 < (worker["memory_limit"] or 0) < needed:
                 raise InsufficientMemoryError(
                     f"a fit with K={self.K} of {shards.shape[0]:,} users and {shards.shape[1]:,} items needs "
@@ -249,14 +251,14 @@ class DaskRGALS(RGALS):
                     f"{readable(worker['memory_limit'])}. Give workers more, or lower K"
                 )
 
-    # What is published is a `_Remote`; by an update, which leaves the model on the client alone, its state.
+    # A fit publishes a `_ClusterFit`, an update a `FittedState`: its model is on the client only.
     def _outline(self) -> FittedState:
         found: Any = super()._state()
-        return found.outline if isinstance(found, _Remote) else found
+        return found.outline if isinstance(found, _ClusterFit) else found
 
     def _state(self) -> FittedState:
         found: Any = super()._state()
-        return found.local if isinstance(found, _Remote) else found
+        return found.local if isinstance(found, _ClusterFit) else found
 
     def to_local(self) -> RGALS:
         """The fitted model in the client's memory: an ordinary `RGALS`.
@@ -309,13 +311,13 @@ class DaskRGALS(RGALS):
             The folder is not empty.
         """
         remote: Any = getattr(self, "_snapshot", None)
-        if not isinstance(remote, _Remote):
+        if not isinstance(remote, _ClusterFit):
             raise NotFittedError("no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)")
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
         folder, began = os.path.abspath(out), time.perf_counter()
         graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
-        # Of all blocks: each would tell its own labels apart.
+        # Labels of all blocks at once: two that read alike may be in different blocks.
         sides = ("parquet", "parquet"), remote.shards.labels, ("user", "item")
         graphs.results(graphs.each("lists-ids", check_writable, *sides))
         os.makedirs(folder, exist_ok=True)

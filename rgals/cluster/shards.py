@@ -1,4 +1,4 @@
-"""The shards of a matrix: blocks of its rows and of its columns, built on the workers."""
+"""The shards of a matrix: blocks of its rows and of its columns, read and regrouped on the workers."""
 
 import hashlib
 import os
@@ -31,27 +31,29 @@ from rgals.runtime.lazy import cached_property
 from rgals.solvers.plan import pieces
 from rgals.training.data import choose_values, read
 
-_ROW_COST = 32  # a row costs as much as so many interactions, beside its own
-_BLOCK, _FEWEST, _MOST = 1 << 20, 8, 128  # interactions of a block; blocks, whatever the cluster
+_ROW_COST = 32  # cost of a row, beside its interactions, in interactions: balances the blocks
+_BLOCK_SIZE = 1 << 20  # interactions of a block
+_MIN_BLOCKS, _MAX_BLOCKS = 8, 128  # of a side, whatever the cluster
 
 
 class Part(NamedTuple):
-    """Some rows, with their numbers, which ascend; or a table, with its own ids."""
+    """Some rows of the whole matrix; or, before the ids of all parts are known, a table with its own ids."""
 
     matrix: CSR
-    rows: np.ndarray
-    cols: np.ndarray | None = None  # None: the matrix has all columns
-    told: tuple[int, list[str]] = 0, []  # of a table: interactions that are marked as a test, and warnings
+    rows: np.ndarray  # their numbers, ascending; of a table, ids of users
+    cols: np.ndarray | None = None  # of a table, ids of items; None: the matrix has all columns
+    n_marked: int = 0  # of a table: interactions that are marked as a test
+    warnings: tuple[str, ...] = ()  # of its reader
 
 
 @task
 def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
-    """A part of a table: a frame, or the file that has it."""
+    """One part of a table: a frame, or a file."""
     with hear() as said:
         if isinstance(source, str):
             try:
                 source = read_interactions(source, **wanted_columns(columns))
-            except NoRowsError:  # as of the parquet files that Spark writes
+            except NoRowsError:  # Spark writes such parquet files
                 source = ()
         if hasattr(source, "__len__") and not len(source):
             return Part(CSR.empty(0, 0), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -59,10 +61,11 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
     if found.user_ids is None or found.item_ids is None:
         raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
-    return Part(matrix, found.user_ids, found.item_ids, (found.n_marked, said))
+    return Part(matrix, found.user_ids, found.item_ids, found.n_marked, tuple(said))
 
 
 def _given(source: Any, columns: Any, what: str) -> Any:
+    """`rgals.datasets.given.given`, whose errors name the part."""
     try:
         return given(source, columns)
     except ParameterError:
@@ -80,15 +83,15 @@ def read_chunk(chunk: Any, number: int, columns: Any, dtype: Any, dislikes: bool
 
 @task
 def read_stored(path: Path, start: int, stop: int, dtype: Any) -> CSR:
-    """Some users of a store, read by a worker, which reaches its folder by the same path."""
+    """Some users of a store, whose folder the worker reaches by the same path as the client."""
     return open_matrix(path).matrix.slice_rows(start, stop).as_dtype(dtype)
 
 
 @task
 def all_ids(parts: list[np.ndarray], files: bool) -> np.ndarray:
-    """The ids of all parts, sorted as a reader sorts them: texts, where some of several files have texts."""
-    whole = [part.dtype.kind in "iu" for part in parts if len(part)]
-    labels, texts = np.empty(0, np.int64), files and not all(whole)
+    """The ids of all parts, sorted as a reader sorts them: texts if one of the files has texts."""
+    integers = [part.dtype.kind in "iu" for part in parts if len(part)]
+    labels, texts = np.empty(0, np.int64), files and not all(integers)
     for part in parts:
         part = part.astype(str) if texts and part.dtype.kind in "iu" else part
         labels = encode(joined(labels, part) if len(labels) else part)[1]
@@ -96,7 +99,7 @@ def all_ids(parts: list[np.ndarray], files: bool) -> np.ndarray:
 
 
 def _at(labels: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """The numbers of ids among those of all parts, which may be texts where these are integers."""
+    """Positions of ids among those of all parts, which may be texts although these are integers."""
     known = IdMap(labels)
     at = known.index(ids, missing="mark")
     return at if (at >= 0).all() else known.index(ids.astype(str))
@@ -104,7 +107,7 @@ def _at(labels: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 @task
 def place(part: Part, users: np.ndarray, items: np.ndarray) -> Part:
-    """The rows of a table by the numbers of all ids."""
+    """The rows of a table, numbered by the ids of all parts."""
     rows, cols = _at(users, part.rows), _at(items, cast(Any, part.cols)).astype(np.int32)
     order = np.argsort(rows)
     matrix = part.matrix.take_rows(order)
@@ -113,13 +116,13 @@ def place(part: Part, users: np.ndarray, items: np.ndarray) -> Part:
 
 @task
 def number(chunk: CSR, first: int) -> Part:
-    """The rows of a chunk by their numbers."""
+    """The rows of a chunk, numbered in the whole array."""
     return Part(chunk, np.arange(first, first + chunk.n_rows))
 
 
 @task
 def turn(matrix: CSR, first: int, n_users: int) -> Part:
-    """The columns of a block of users that are there, as rows."""
+    """The transpose of a block of users, without empty rows."""
     turned = matrix.transpose()
     rows = np.flatnonzero(turned.row_counts)
     indptr = np.append(turned.indptr[rows], turned.nnz)
@@ -129,14 +132,14 @@ def turn(matrix: CSR, first: int, n_users: int) -> Part:
 
 @task
 def cut(part: Part, cuts: np.ndarray) -> list[Part]:
-    """Rows by the block that they belong to."""
+    """The rows of a part, split by the block that they belong to."""
     ends = np.searchsorted(part.rows, cuts)
     return [Part(part.matrix.slice_rows(a, b), part.rows[a:b]) for a, b in pairwise(ends)]
 
 
 @task
 def merge(pieces: list[Part], first: int, shape: tuple[int, int], dtype: Any) -> CSR:
-    """The block of a matrix that pieces have in their order; what is there twice is added."""
+    """A block from its pieces; values of a pair that occurs in several pieces are added in their order."""
     rows = np.concatenate([piece.rows - first for piece in pieces])
     order = np.argsort(rows, kind="stable")
     found = CSR.stacked([piece.matrix for piece in pieces]).take_rows(order)
@@ -147,13 +150,13 @@ def merge(pieces: list[Part], first: int, shape: tuple[int, int], dtype: Any) ->
 
 @task
 def col_counts(matrix: CSR) -> tuple[np.ndarray, np.ndarray]:
-    """Columns that have likes, and the likes of each."""
+    """Columns that have likes, and the number of likes of each."""
     return np.unique(matrix.likes.indices, return_counts=True)
 
 
 @task
 def add_counts(parts: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
-    """Interactions of all rows or columns."""
+    """Number of interactions of each of ``n`` rows or columns."""
     at, counts = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return np.bincount(at, counts, n).astype(np.int64)
 
@@ -172,32 +175,34 @@ def take_rows(matrix: CSR, at: np.ndarray) -> CSR:
 
 @dataclass
 class Blocks:
-    """A side of a matrix on the workers: futures of what belongs to each of its blocks."""
+    """One side of a matrix on the workers, block by block."""
 
-    name: str
-    matrices: list[Any]
-    cuts: list[int]
-    blocks: list[Any] = field(default_factory=list)  # of `rgals.cluster.tasks.Block`
-    kind: Any = None  # `rgals.cluster.tasks.Kind`
-    prior: None = None  # as `rgals.solvers.als.ALS` asks: there are no features,
-    ridge: None = None  # and ridges are on the workers
+    name: str  # "users" or "items"
+    matrices: list[Any]  # futures of `CSR`, with weights for values
+    cuts: list[int]  # first row of each block, and the number of all rows
+    blocks: list[Any] = field(default_factory=list)  # futures of `rgals.cluster.tasks.Block`
+    interaction: float = 0.0  # `rgals.losses.base.Side.interaction`
+    coupled: bool = False  # whether it couples the rows
+    # `rgals.solvers.als.ALS` reads these two: there are no features, and ridges stay on the workers.
+    prior: None = None
+    ridge: None = None
 
 
 @dataclass
 class Shards:
     """A matrix as blocks of users on workers; the client holds the margins of users and items.
 
-    To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
+    It stands in for a `CSR` in the rules of losses and in checkpoints, and has the members that these read.
     """
 
     graphs: Graphs
-    users: list[Any]
-    cuts: np.ndarray
+    users: list[Any]  # futures of `CSR`, one for each block
+    cuts: np.ndarray  # first user of each block, and the number of all users
     shape: tuple[int, int]
-    labels: tuple[Any, Any]  # ids, or futures of them
-    names: np.ndarray | None = None  # of columns
+    labels: tuple[Any, Any]  # ids of users and items, or futures of them
+    names: np.ndarray | None = None  # of the columns of a frame
     row_counts: Any = None
-    has_dislikes = False  # margins are those of the likes
+    has_dislikes = False  # margins count likes alone
 
     def __post_init__(self) -> None:
         self.n_rows, self.n_cols = self.shape
@@ -211,16 +216,16 @@ class Shards:
 
     @property
     def likes(self) -> "Shards":
-        """Margins and samples are those of the likes."""
+        """The same: margins and samples are of the likes already."""
         return self
 
     @cached_property
     def col_counts(self) -> np.ndarray:
-        """Interactions of each item."""
+        """Number of interactions of each item."""
         return counted(self.graphs, "items", col_counts, self.users, self.n_cols)
 
     def weigh(self, values: str) -> Weighting:
-        """The weighting of a fit; what "auto" takes follows from all values."""
+        """The weighting of a fit; "auto" is decided by the values of all blocks."""
         if values == AUTO:
             values = choose_values(self.values)
         counts = self.col_counts if values == "bm25" else None
@@ -238,7 +243,7 @@ class Shards:
         cuts = pieces(self.col_counts, len(users), _ROW_COST)
         turned = graphs.each("items-turn", turn, users, firsts, always=(self.n_rows,))
         items = regroup(graphs, "items", turned, cuts, self.n_rows, dtype)
-        return Blocks("users", users, self.cuts.tolist()), Blocks("items", items, cuts.tolist())
+        return Blocks("users", users, self.cuts.tolist()), Blocks("items", items, cuts.tolist(), coupled=True)
 
     cohesion = cached_property(cohesion)
 
@@ -255,14 +260,14 @@ class Shards:
 
 
 def user_cuts(model: Any, counts: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Users at which blocks begin: their number decides the bits of a fit, and follows from data alone."""
-    n_blocks = min(max(int(counts.sum()) // _BLOCK, _FEWEST), _MOST)
+    """First user of each block. Their number decides the bits of a fit: it follows from the data alone."""
+    n_blocks = min(max(int(counts.sum()) // _BLOCK_SIZE, _MIN_BLOCKS), _MAX_BLOCKS)
     n_blocks = min(n_blocks if model.n_blocks is None else model.n_blocks, *shape)
     return pieces(counts, n_blocks, _ROW_COST)
 
 
 def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> np.ndarray:
-    """Interactions of each row or column, which ``count`` counts in parts."""
+    """Number of interactions of each row or column, added over parts, in which ``count`` counts them."""
     found = graphs.each(f"{what}-count", count, parts)
     return graphs.results([graphs.one(f"{what}-counts", add_counts, found, n)])[0]
 
@@ -270,7 +275,7 @@ def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> 
 def regroup(
     graphs: Graphs, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
 ) -> list[Any]:
-    """Blocks of rows from parts that have some rows each."""
+    """Futures of blocks of rows, merged from parts that have some rows of any block."""
     pieces, blocks = graphs.each(f"{what}-cut", cut, parts, always=(cuts,)), []
     for j, (start, stop) in enumerate(pairwise(cuts.tolist())):
         own = graphs.each(f"{what}-{j}-piece", getitem, pieces, always=(j,))
@@ -280,50 +285,61 @@ def regroup(
 
 def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Shards:
     """Shards of a matrix, a dask array or dataframe, or files."""
-    how = columns, dtype, takes_dislikes(model)
+    options = columns, dtype, takes_dislikes(model)
     if isinstance(X, str | os.PathLike):
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
-    paths = isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X)
-    if paths:
-        sources: Any = [str(path.absolute()) for path in files_of(X)]
+    if isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X):
+        files = [str(path.absolute()) for path in files_of(X)]
+        parts, shape, own_labels = _read_tables(graphs, files, options, files=True)
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
         if not isinstance(getattr(X, "ndim", None), int):
             raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
+        is_array = hasattr(X, "chunks")
+        if is_array and (X.ndim != 2 or X.numblocks[1] != 1):
+            raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
+        if is_array:
+            parts, n_rows = _read_chunks(graphs, sources, options)
+            shape, own_labels = (n_rows, int(X.shape[1])), (None, None)
+        else:
+            parts, shape, own_labels = _read_tables(graphs, sources, options, files=False)
     else:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))
         if isinstance(X, Store):
-            made = graphs.each("users", read_stored, [X.path] * len(spans), *zip(*spans), always=(dtype,))
+            users = graphs.each("users", read_stored, [X.path] * len(spans), *zip(*spans), always=(dtype,))
         else:
-            # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
-            made = graphs.each("users", copy, [matrix.slice_rows(*span) for span in spans])
-        return Shards(graphs, graphs.submit(made), cuts, matrix.shape, labels, names)
-    if hasattr(X, "chunks"):
-        if X.ndim != 2 or X.numblocks[1] != 1:
-            raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
-        chunks = graphs.submit(graphs.each("chunks", read_chunk, sources, range(len(sources)), always=how))
-        sizes = graphs.results(graphs.each("chunks-size", attrgetter("n_rows"), chunks))
-        firsts = np.cumsum([0, *sizes]).tolist()
-        parts = graphs.submit(graphs.each("chunks-rows", number, chunks, firsts[:-1]))
-        shape = firsts[-1], int(X.shape[1])
-        found: tuple = (None, None)
-    else:
-        of = sources, range(len(sources))
-        tables = graphs.submit(graphs.each("parts", read_table, *of, always=how))
-        sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
-        ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
-        found = tuple(graphs.submit(ids_of))
-        shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
-        n_marked, said = zip(*graphs.results(graphs.each("parts-told", attrgetter("told"), tables)))
-        for line in dict.fromkeys(chain(*said)):
-            warn(line)
-        warn_of_marks(sum(n_marked), 'leave their rows out, or give columns={"split": None} to read no marks')
-        parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
-    said = check_labels(*ids, shape)
-    labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]
+            # Arguments of tasks stay with the scheduler; what is scattered would be lost with its worker.
+            users = graphs.each("users", copy, [matrix.slice_rows(*span) for span in spans])
+        return Shards(graphs, graphs.submit(users), cuts, matrix.shape, labels, names)
+    given = check_labels(*ids, shape)
+    user_ids, item_ids = (own if of is None else of for of, own in zip(given, own_labels, strict=True))
     counts = counted(graphs, "users", attrgetter("rows", "matrix.row_counts"), parts, shape[0])
     cuts = user_cuts(model, counts, shape)
     users = regroup(graphs, "users", parts, cuts, shape[1], dtype)
-    return Shards(graphs, users, cuts, shape, labels)
+    return Shards(graphs, users, cuts, shape, (user_ids, item_ids))
+
+
+def _read_chunks(graphs: Graphs, chunks: list[Any], options: tuple) -> tuple[list[Any], int]:
+    """Futures of the `Part` of every chunk of a dask array, and the number of all rows."""
+    matrices = graphs.submit(graphs.each("chunks", read_chunk, chunks, range(len(chunks)), always=options))
+    sizes = graphs.results(graphs.each("chunks-size", attrgetter("n_rows"), matrices))
+    firsts = np.cumsum([0, *sizes]).tolist()
+    return graphs.submit(graphs.each("chunks-rows", number, matrices, firsts[:-1])), firsts[-1]
+
+
+def _read_tables(graphs: Graphs, sources: list[Any], options: tuple, *, files: bool) -> tuple[Any, ...]:
+    """Futures of the `Part` of every table; the shape of the whole matrix; futures of user and item ids."""
+    tables = graphs.submit(graphs.each("parts", read_table, sources, range(len(sources)), always=options))
+    sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
+    all_of = [graphs.one(f"{side}-all-ids", all_ids, ids, files) for side, ids in sides.items()]
+    users, items = graphs.submit(all_of)
+    n_users, n_items = graphs.results(graphs.each("ids-number", len, (users, items)))
+    reports = graphs.results(graphs.each("parts-reports", attrgetter("n_marked", "warnings"), tables))
+    n_marked, warnings = zip(*reports)
+    for line in dict.fromkeys(chain(*warnings)):  # each once, whatever the number of parts
+        warn(line)
+    warn_of_marks(sum(n_marked), 'leave their rows out, or give columns={"split": None} to read no marks')
+    parts = graphs.submit(graphs.each("parts-rows", place, tables, always=(users, items)))
+    return parts, (n_users, n_items), (users, items)

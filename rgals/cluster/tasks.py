@@ -1,4 +1,4 @@
-"""What workers do: functions of blocks. They are imported there by name; nothing compiled travels."""
+"""The tasks of a fit: functions of blocks, which workers import by name, so that no code is pickled."""
 
 import copy
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -29,14 +29,13 @@ from rgals.solvers.plan import Plan, fold_terms
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.solvers.readout import with_scale
 
-_PATIENCE = 20.0  # seconds for another process to compile a function: none takes as long
-_Task = TypeVar("_Task", bound=Callable[..., Any])
+_PATIENCE = 20.0  # seconds to wait for another process to compile a function: none takes as long
 _lock = threading.Lock()
 
 
 @cache
 def _get_ready() -> None:
-    """Of the processes of a machine one compiles, the others wait and find it in the cache."""
+    """Let one process of a machine compile each kernel, while the others wait and load it from the cache."""
     from rgals.warm import compile_once
 
     folder = rows._run._cache.cache_path
@@ -44,35 +43,36 @@ def _get_ready() -> None:
         compile_once(Path(folder) / "locks", _PATIENCE)
 
 
-def task(function: _Task) -> _Task:
-    """Decorate what runs on a worker: one thread, in BLAS too; other threads have other blocks."""
+def task(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a task: one thread, BLAS included, as the other threads of a worker have other blocks."""
 
     @wraps(function)
-    def alone(*args: Any) -> Any:
-        with _lock:  # a second time would wait for the first
+    def on_one_thread(*args: Any) -> Any:
+        with _lock:  # `cache` alone would let several threads get ready at once
             _get_ready()
         with workers(1):
             return function(*args)
 
-    return cast(_Task, alone)
+    return on_one_thread
 
 
 @dataclass
 class Block:
-    """The rows of a block, planned, and what they weigh in the systems of the other side.
+    """The rows of a block with their plan, and their coefficients in the half-step of the other side.
 
-    What they need of the fixed side comes with its factors.
+    The coefficients of the fixed side come with its factors: see `Turned`.
     """
 
     plan: Plan
-    first: int  # number of its first row
-    gram: np.ndarray  # as in `rgals.losses.base.Side`
-    linear: np.ndarray
-    terms: np.ndarray  # (n, 4), or (0, 4) where all of the side are alike
-    constant: float  # what its users add to that of the objective
+    first: int  # number of the first row in the whole matrix
+    gram: np.ndarray  # (n,): `rgals.losses.base.Side.gram_weight` of these rows as columns of the other side
+    linear: np.ndarray  # (n,): likewise its ``linear_weight``
+    terms: np.ndarray  # (n, 4): likewise its ``col_terms``; (0, 4) if they are the same for all columns
+    constant: float  # share of the users of the block in the constant of the objective
+    weighted: bool  # whether its interactions have weights of their own
 
     def __sizeof__(self) -> int:
-        """Bytes, by which the scheduler decides what moves where."""
+        """Bytes, by which the scheduler weighs what to send where."""
         matrix = self.plan.matrix
         held = matrix.indptr.nbytes + matrix.indices.nbytes + matrix.values.nbytes
         return held + 192 * matrix.n_rows
@@ -80,7 +80,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Setting:
-    """What defines the systems beside the data."""
+    """What defines the systems of a fit besides the data."""
 
     loss: Loss
     reg: float
@@ -90,7 +90,7 @@ class Setting:
 
 
 def _own(which: str, c: Coefficients, first: int, n: int) -> Coefficients:
-    """The coefficients of some users or items."""
+    """The coefficients of ``n`` users or items from ``first`` on."""
     at = slice(first, first + n)
     if which == "users":
         return replace(c, g=c.g[at], t=c.t[at], user_terms=c.user_terms[at])
@@ -104,7 +104,7 @@ def _side(which: str, matrix: CSR, first: int, c: Coefficients, reg: float = 1.0
 
 @task
 def margins(matrix: CSR) -> tuple[np.ndarray, np.ndarray]:
-    """Sums and numbers of the likes of every row."""
+    """Sum of the values, and number, of the likes of every row."""
     likes = matrix.likes
     return likes.row_sums, likes.row_counts
 
@@ -128,34 +128,28 @@ def prepare(matrix: CSR, first: int, which: str, c: Coefficients, setting: Setti
     side = _side(which, matrix, first, c, setting.reg, setting.reg_exponent)
     plan = Plan(matrix, side, setting.dtype, setting.K)
     plan.forget_columns()
-    # And as the half-step of the other side sees them.
+    # In the half-step of the other side these rows are columns.
     other, n = ("items", len(c.g)) if which == "users" else ("users", len(c.h))
     fixed, at = _side(other, CSR.empty(0, n), 0, c), slice(first, first + matrix.n_rows)
-    terms = fold_terms(fixed, setting.dtype)[1][at].copy()  # which holds no others
+    terms = fold_terms(fixed, setting.dtype)[1][at].copy()  # a view would keep the terms of all rows
     own = _own(which, c, first, matrix.n_rows)
     constant = setting.loss.constant(matrix, own) if which == "users" else 0.0
-    return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms, constant)
-
-
-@task
-def facts(block: Block) -> tuple[bool, float, float]:
-    """Whether rows of the block have weights of their own; interaction; constant."""
-    side = block.plan.side
-    return bool(side.row_terms[:, :2].any()), side.interaction, block.constant
+    weighted = bool(side.row_terms[:, :2].any())
+    return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms, constant, weighted)
 
 
 class Table(NamedTuple):
-    """Factors of a block, and what its rows took from the objective."""
+    """Factors of a block."""
 
     array: np.ndarray  # (n, K)
-    value: float = 0.0
+    value: float = 0.0  # decrease of the objective by its rows: `rgals.solvers.base.HalfStep.decrease`
 
 
 @task
 def draw(
     rng: np.random.Generator, n: int, scale: float, setting: Setting
 ) -> tuple[Table, np.random.Generator]:
-    """Random factors of a block, and the generator that has drawn them."""
+    """Random factors of a block, and the generator as it is after them, for the next block."""
     rng, out = copy.deepcopy(rng), empty((n, setting.K), setting.dtype)
     rng.standard_normal(dtype=setting.dtype, out=out)
     out *= scale
@@ -163,12 +157,12 @@ def draw(
 
 
 class Sums(NamedTuple):
-    """What the blocks of the side that is fixed next are added up by."""
+    """Sums over the rows of a block that the next half-step, in which they are fixed, takes."""
 
-    gramian: np.ndarray
-    u: np.ndarray
-    penalty: float
-    value: float
+    gramian: np.ndarray  # (K, K): of the factors, by `Block.gram`
+    u: np.ndarray  # (K,): sum of the factors, by `Block.gram`
+    penalty: float  # ``sum_r ridge_r |f_r|^2``
+    value: float  # as of a `Table`
 
 
 @task
@@ -181,78 +175,68 @@ def add_up(factors: Table, block: Block) -> Sums:
 
 @task
 def total(parts: list[Sums]) -> tuple[float, float]:
-    """Penalty and value of a side, in the order of its blocks."""
+    """Penalty and value of a side, added in the order of its blocks."""
     return sum(part.penalty for part in parts), sum(part.value for part in parts)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What the half-steps of one side have in common."""
-
-    interaction: float
-    coupled: bool
-    dtype: np.dtype
-    rotate: bool = True
-
-
 @task
-def change(parts: list[Sums], kind: Kind) -> np.ndarray:
-    """V, the basis of a half-step."""
+def change(parts: list[Sums], interaction: float) -> np.ndarray:
+    """V (K, K), the basis of a half-step; ``interaction``: 0 if it couples the rows."""
     G: Any = sum(part.gramian for part in parts)
     u: Any = sum(part.u for part in parts)
     if not np.isfinite(G).all():
         raise NumericalError("the Gramian of the fixed side is not finite")
-    alone = None if kind.coupled or not kind.interaction else u
-    return eigenbasis(G, alone, kind.interaction)
+    return eigenbasis(G, u if interaction else None, interaction)
 
 
 class Turned(NamedTuple):
     """A block of the fixed side in the basis of a half-step."""
 
-    array: np.ndarray
+    array: np.ndarray  # (n, K)
     sums: np.ndarray  # (3, K): of `gram.multiply`
-    terms: np.ndarray
-    value: float = 0.0  # as of a `Table`, which it takes the place of
+    terms: np.ndarray  # `Block.terms`
+    value: float = 0.0  # as of a `Table`: the turned factors replace the side's tables
 
 
 @task
 def turn(factors: Table, block: Block, to: np.ndarray) -> Turned:
-    """Turn a block; workers take it from each other."""
+    """Turn a block; workers send it to each other."""
     out = empty(factors.array.shape, factors.array.dtype)
     found = gram.multiply(factors.array, to.astype(out.dtype), out, 1, block.gram, block.linear)
     return Turned(out, np.stack(found), block.terms)
 
 
-_last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
+#: The fixed side that this process has concatenated last, and the name of its half-step.
+_whole_side: tuple[str, Any] = ("", None)
 
 
 def _whole(name: str, parts: list[Turned], kp: int, interaction: float) -> tuple[FixedSide, np.ndarray]:
-    """The fixed side in one piece, once a process for all blocks of a half-step."""
-    global _last
+    """The fixed side in one piece, concatenated once for all blocks of a half-step in this process."""
+    global _whole_side
     with _lock:
-        if _last[0] != name:
-            _last = ("", None)
+        if _whole_side[0] != name:
+            _whole_side = ("", None)  # frees the last one first
             n, k = sum(len(part.array) for part in parts), parts[0].array.shape[1]
             table = empty((n, kp), parts[0].array.dtype)
             np.concatenate([part.array for part in parts], out=table[:, :k])
             table[:, k:] = 0.0
             found: Any = sum(part.sums for part in parts)
             terms = np.concatenate([part.terms for part in parts])
-            _last = name, (fixed_side(table, tuple(found), interaction, kp), terms)
-        return _last[1]
+            _whole_side = name, (fixed_side(table, tuple(found), interaction, kp), terms)
+        return _whole_side[1]
 
 
 async def forget() -> None:
-    """Give back what this process has put together. Asynchronous: dask waits for others."""
-    global _last
+    """Free the concatenated side. A coroutine: `Client.run` with ``wait=False`` takes no other function."""
+    global _whole_side
     with _lock:
-        _last = ("", None)
+        _whole_side = ("", None)
 
 
-def _solve(block: Block, name: str, parts: list[Turned], kind: Kind) -> Solve:
-    plan, K = block.plan, parts[0].array.shape[1]
-    fixed, terms = _whole(name, parts, plan.kp, 0.0 if kind.coupled else kind.interaction)
-    out: Any = empty((plan.matrix.n_rows, K), kind.dtype)
+def _solve(block: Block, name: str, parts: list[Turned]) -> Solve:
+    plan, side, array = block.plan, block.plan.side, parts[0].array
+    fixed, terms = _whole(name, parts, plan.kp, 0.0 if side.coupled else side.interaction)
+    out = empty((plan.matrix.n_rows, array.shape[1]), array.dtype)
     step = Solve(plan, cast(Any, None), out, 1, block.first)
     step.col_terms = terms
     step.rotated, step.d, step.s = fixed
@@ -260,28 +244,27 @@ def _solve(block: Block, name: str, parts: list[Turned], kind: Kind) -> Solve:
 
 
 @task
-def couple(block: Block, name: str, parts: list[Turned], to: np.ndarray, kind: Kind) -> tuple:
-    """The `Solve.coupling_sums` of a block, by which its rows are coupled with all others; the spectrum."""
-    step = _solve(block, name, parts, kind)
+def couple(block: Block, name: str, parts: list[Turned]) -> tuple:
+    """The `Solve.coupling_sums` of a block, which couple its rows with all others; the spectrum of G."""
+    step = _solve(block, name, parts)
     return *step.coupling_sums(), step.d
 
 
 @task
-def shift(parts: list[tuple], kind: Kind) -> np.ndarray:
-    """What the coupling adds to the right-hand side of every row."""
+def shift(parts: list[tuple], interaction: float) -> np.ndarray:
+    """The vector that the coupling adds to the right-hand side of every row."""
     B, solutions, (d, *_) = zip(*parts, strict=True)
-    return coupling_shift(sum(B), sum(solutions), kind.interaction, d)
+    return coupling_shift(sum(B), sum(solutions), interaction, d)
 
 
 @task
 def solve(
-    block: Block, name: str, parts: list[Turned], to: np.ndarray, kind: Kind, added: np.ndarray | None
+    block: Block, name: str, parts: list[Turned], added: np.ndarray | None, basis: np.ndarray | None
 ) -> Table:
-    """The factors of a block."""
-    step = _solve(block, name, parts, kind)
-    found, value = step.solve(added)
-    if not kind.rotate:
-        gram.multiply(found, to.T.astype(found.dtype), found, 1)
+    """The new factors of a block, turned back from the ``basis`` of the half-step where one is given."""
+    found, value = _solve(block, name, parts).solve(added)
+    if basis is not None:
+        gram.multiply(found, basis.T.astype(found.dtype), found, 1)
     return Table(found, value)
 
 
@@ -289,7 +272,7 @@ def solve(
 def judge(
     block: Block, solved: Table, which: str, c: Coefficients, setting: Setting, fixed: list[Table]
 ) -> list[str]:
-    """Warnings of a block's factors: see `rgals.solvers.precision`."""
+    """Warnings about the precision of a block's factors: see `rgals.solvers.precision`."""
     matrix, array, table = block.plan.matrix, solved.array, np.concatenate([part.array for part in fixed])
     side, what = _side(which, matrix, block.first, c, setting.reg, setting.reg_exponent), which[:-1]
     numbers = np.arange(block.first, block.first + matrix.n_rows)
@@ -302,7 +285,7 @@ def judge(
 
 @task
 def item_table(parts: list[Table], scale: np.ndarray | None) -> np.ndarray:
-    """The factors of all items, as they score."""
+    """The factors of all items, scaled for scoring."""
     return with_scale(np.concatenate([part.array for part in parts]), scale)
 
 
@@ -317,9 +300,9 @@ def write_lists(
     item_ids: np.ndarray | None,
     filters: dict,
 ) -> tuple[int, int, int]:
-    """Write the lists of a block's users: users, users served, rows."""
+    """Write the lists of a block's users; the numbers of users, of users with a list, and of rows."""
     model, names = RGALS(n_jobs=1), np.arange(*span) if user_ids is None else user_ids[slice(*span)]
     model._snapshot = FittedState(users.array, items, seen, names, item_ids)
-    with hear():  # users without lists are counted
+    with hear():  # users without a list are counted instead of warned of
         written = recommend_all(model, path, resume=False, **filters)
     return written.users, written.served, written.rows

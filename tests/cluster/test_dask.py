@@ -469,7 +469,7 @@ def test_ctrl_c_leaves_nothing_behind(client, X):
 @pytest.mark.parametrize("look", [0.002, 60.0])
 def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch, look):
     """Whatever Python's collector does, and whether every wait of the fit takes long, or none."""
-    monkeypatch.setattr("rgals.cluster.graph._LOOK", look)
+    monkeypatch.setattr("rgals.cluster.graph._POLL", look)
     before = keys(client)
     gc.disable()
     try:
@@ -494,7 +494,7 @@ def test_a_block_that_kills_every_worker_is_named(processes, X):
 
 
 def test_no_workers_end_a_fit(X, monkeypatch):
-    monkeypatch.setattr("rgals.cluster.graph._LOOK", 0.1)
+    monkeypatch.setattr("rgals.cluster.graph._POLL", 0.1)
     with (
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as none,
         distributed.Client(none) as client,
