@@ -1,16 +1,16 @@
-"""Arrays that begin on a cache line: a vector that lies across two lines costs two accesses.
+"""Arrays that begin on a cache line: a vector register that straddles two lines costs two accesses.
 
-numpy's begin 16 bytes after one, so that a row of 64 float32 touches five lines instead of four.
+Arrays of numpy begin 16 bytes after a line, so that a row of 64 float32 touches five lines instead of four.
 """
 
 import numpy as np
 
 LINE = 64  # bytes
-CACHE = 2**21  # bytes that a thread may expect to find in its share of the caches
+CACHE = 2**21  # bytes: a thread's assumed share of the processor's caches
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-    """As `numpy.empty`, C-ordered, on a cache line."""
+    """`numpy.empty`, C-ordered, whose data begin on a cache line."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + LINE, np.uint8)

@@ -1,4 +1,4 @@
-"""Control groups of Linux: where the limits of this process stand, and how many processors they give."""
+"""Control groups of Linux: the folders that limit this process, and how many processors they grant it."""
 
 import functools
 import math
@@ -10,23 +10,23 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def folders(controller: str) -> Iterator[Path]:
-    """Groups of this process, whose limits all hold: its own and those above; "" stands for version 2."""
+    """The folder of this process's group and those of its parents, whose limits all apply; "": version 2."""
     own = "/"
     try:
         for line in (PROC / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             own = path if controller in controllers.split(",") else own
-    except (OSError, ValueError):  # no such file: the mounted folders themselves are looked at
+    except (OSError, ValueError):  # no such file: look at the root of the mounted hierarchy
         pass
     root = ROOT / controller
     group = root / own.strip("/")
-    # In a container the path may be that of the host, which is not mounted: its files are then absent.
+    # In a container the path may be of the host's hierarchy, which is not mounted: the files are absent then.
     yield from (group, *(above for above in group.parents if above.is_relative_to(root)))
 
 
 @functools.cache
 def processors() -> float:
-    """How many processors' time this process is given; infinite without a limit."""
+    """Processors' worth of time that the groups grant this process; infinite without a limit."""
     v2 = [_processors(folder / "cpu.max") for folder in folders("")]
     v1 = [_processors(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us") for folder in folders("cpu")]
     return min(v2 + v1)

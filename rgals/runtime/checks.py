@@ -1,4 +1,4 @@
-"""The boundary of single parameters, refused by name and range; and classes that declare theirs once."""
+"""Checks of single parameters, whose errors give name and range; classes that declare their parameters."""
 
 import numbers
 from collections.abc import Callable, Collection
@@ -15,16 +15,16 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 def plain_number(value: Any) -> Any:
-    """A number of numpy's as Python's, in which no product of sizes overflows; all else as it is."""
+    """A numpy number as a Python number, whose products of sizes cannot overflow; anything else unchanged."""
     if isinstance(value, np.floating):
         return float(value)
     return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
 
 
 def plain_copy(value: Any) -> Any:
-    """A copy of an object of parameters, such as a loss, whose numbers are Python's."""
+    """A copy of an object with parameters, such as a loss, whose numpy numbers become Python numbers."""
     made = copy(value)
-    if isinstance(getattr(made, "__dict__", None), dict):  # not of a name, nor of a class given by mistake
+    if isinstance(getattr(made, "__dict__", None), dict):  # no string, and no class given by mistake
         vars(made).update({name: plain_number(each) for name, each in vars(made).items()})
     return made
 
@@ -44,7 +44,7 @@ def check_real(
     """Return ``value`` as a finite float in the range or raise `ParameterError`."""
     number = np.nan
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_ | np.timedelta64):
-        with suppress(OverflowError):  # an integer beyond all floats
+        with suppress(OverflowError):  # an integer beyond the range of floats
             number = float(value)
     below = number <= minimum if open_min else number < minimum
     if not np.isfinite(number) or below or number > maximum:
@@ -55,7 +55,7 @@ def check_real(
 
 
 def check_share(name: str, value: Any, *, zero: bool = False) -> float:
-    """Return ``value`` as a float between 0 and 1, neither of them or ``zero`` too, or raise."""
+    """Return ``value`` as a float in (0, 1), or with ``zero`` in [0, 1), or raise `ParameterError`."""
     share = check_real(name, value)
     if not 0 <= share < 1 or (share == 0 and not zero):
         both = "0 included" if zero else "neither of them included"
@@ -64,8 +64,8 @@ def check_share(name: str, value: Any, *, zero: bool = False) -> float:
 
 
 def check_random_state(random_state: Any) -> np.random.RandomState:
-    """Return the source of random numbers that a seed or one of numpy's stands for, or None for any."""
-    from sklearn import utils  # costly to import
+    """Return the `RandomState` of a seed, of a generator of numpy, or of None for any seed."""
+    from sklearn import utils  # slow to import
 
     if isinstance(random_state, np.random.Generator):
         random_state = int(random_state.integers(np.iinfo(np.int32).max))
@@ -84,14 +84,14 @@ def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
 
 
 def record_of(name: str, given: Any, kind: type) -> Any:
-    """What was given for a parameter that takes a record; None means one with its defaults."""
+    """Return the value of a parameter that takes a record of type ``kind``; None becomes its defaults."""
     if given is not None and not isinstance(given, kind):
         raise InputTypeError(f"{name} is a {type(given).__name__}: write {name}={kind.__name__}(...)")
     return kind() if given is None else given
 
 
 def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **how: Any) -> None:
-    """Check a parameter that may be "auto" too; the message says so."""
+    """Check a parameter that may also be "auto", which the message adds."""
     if not (isinstance(value, str) and value == "auto"):
         try:
             check(name, value, *limits, **how)
@@ -106,7 +106,7 @@ def _choice(name: str, value: Any, choices: Collection[Any]) -> None:
         check_choice(name, value, [each for each in choices if each is not float])
 
 
-#: What a parameter may be, in the words of its docstring, and the check that refuses all else.
+#: Ranges of parameters, in the words of docstrings, and their checks.
 RANGES: dict[str, Callable[[str, Any], Any]] = {
     "bool": lambda name, x: check_choice(name, bool(x) if isinstance(x, np.bool_) else x, (True, False)),
     "int > 0": partial(check_int, minimum=1),
@@ -123,7 +123,7 @@ RANGES: dict[str, Callable[[str, Any], Any]] = {
 
 
 def parameter(default: Any, kind: str | Collection[Any], text: str = "") -> Any:
-    """A parameter, of a key of `RANGES`, or one of some names, and ``float`` for a number; its lines."""
+    """A field of `Declared`: a key of `RANGES`, or the allowed names (`float`: any number); its text."""
     if isinstance(kind, str):
         words, check = kind, RANGES[kind]
     else:
@@ -138,7 +138,7 @@ def parameter(default: Any, kind: str | Collection[Any], text: str = "") -> Any:
 
 @dataclass_transform(eq_default=False)
 class Declared:
-    """Base of classes whose parameters are declared by `parameter`: they become dataclasses."""
+    """Base of classes whose fields are `parameter`: they become dataclasses, documented by their fields."""
 
     _dataclass: ClassVar[dict[str, bool]] = {"eq": False, "repr": False}
 
@@ -157,6 +157,6 @@ class Declared:
         return [each for each in found if "said" in each.metadata]
 
     def validate(self) -> None:
-        """Check the parameters; a `ParameterError` names one that is out of its range."""
+        """Raise `ParameterError` for the first parameter that is out of its range."""
         for each in self._parameters():
             each.metadata["check"](each.name, getattr(self, each.name))

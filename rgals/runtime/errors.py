@@ -108,7 +108,7 @@ _heard: ContextVar[list[str] | None] = ContextVar("_heard", default=None)
 
 @contextmanager
 def hear() -> Iterator[list[str]]:
-    """Collect what `warn` says in this thread; the filters of ``warnings`` are those of all threads."""
+    """Collect what `warn` says in this thread; `warnings.catch_warnings` would act on all threads."""
     token = _heard.set(said := list[str]())
     try:
         yield said
@@ -117,7 +117,7 @@ def hear() -> Iterator[list[str]]:
 
 
 def warn(said: str, kind: type[Warning] = UserWarning) -> None:
-    """Warn whoever called rgals, through however many of its functions."""
+    """Warn with the location of the code that called rgals, outside all functions of the package."""
     heard = _heard.get()
     if heard is not None:
         heard.append(said)

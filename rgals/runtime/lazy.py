@@ -1,4 +1,4 @@
-"""What is made when it is asked for: names of a package, properties of an object, optional packages."""
+"""Made on first use: names of a package, properties of an object, imports of optional packages."""
 
 import functools
 import importlib
@@ -13,15 +13,15 @@ Value = TypeVar("Value")
 
 
 def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a package, given its names by the modules that have them."""
-    # A module without names is one itself.
+    """``__getattr__`` and ``__dir__`` of a package that imports its names, listed by module, on first use."""
+    # A module with an empty string of names is itself an attribute of the package.
     names = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
     whole = {module: f"{package}.{module}" for module, listed in modules.items() if not listed}
     here = vars(sys.modules[package])
 
     def find(name: str) -> Any:
         if name in whole:
-            return importlib.import_module(whole[name])  # which puts it here
+            return importlib.import_module(whole[name])  # importing binds it in the package
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         here[name] = found = getattr(importlib.import_module(names[name]), name)
@@ -36,20 +36,20 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
 
 
 def optional(module: str, needed: str) -> Any:
-    """A module of an optional package; without it a `MissingDependencyError` says ``needed``."""
+    """Import a module of an optional package, or raise a `MissingDependencyError` that says ``needed``."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(needed) from error
-    except ImportError as error:  # it is there, and says what it cannot do with
+    except ImportError as error:  # installed, but not with the versions of other packages
         raise MissingDependencyError(f"{needed} ({error})") from error
 
 
 class cached_property(functools.cached_property[Value]):  # noqa: N801
     """`functools.cached_property` without a lock."""
 
-    # Python 3.11 has one for each property of a class: a child that is forked while another thread computes
-    # the property of any object would wait for ever.
+    # In Python 3.11 all objects of a class share a lock for each property: a child that is forked while
+    # another thread computes the property of any object would wait for ever.
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
         super().__init__(make)

@@ -1,4 +1,4 @@
-"""Memory: how much there is, how much a fit needs, and a refusal before anything is allocated."""
+"""Memory: how much is available, how much a fit needs; refusals before anything is allocated."""
 
 import ctypes
 import os
@@ -20,22 +20,22 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# Names of the limit, the usage and the statistics, which name reclaimable page cache.
+# Files of a control group: limit, usage, and statistics, which have the reclaimable page cache.
 _V2 = ("memory.max", "memory.current", "memory.stat")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-#: What the first fit takes of a limited address space besides: for compiled code and BLAS, and for each
-#: thread its stack and malloc's part. Without it LLVM ends the process, and OpenBLAS waits for ever.
-_LIBRARIES, _OF_THREAD = 160 << 20, 80 << 20
+#: Bytes of a limited address space that the first fit takes besides: for compiled code and BLAS, and for the
+#: stack and the malloc arena of each thread. Without them LLVM ends the process, and OpenBLAS waits for ever.
+_LIBRARIES, _PER_THREAD = 160 << 20, 80 << 20
 _have_fitted = False
-#: What the running fit was predicted to need, and the words for it: of `admit`, for `typed_errors`.
+#: Bytes that `admit` predicted for the running fit, and its words, for the errors of `typed_errors`.
 _admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", default=None)
 
 
 def available_bytes() -> int | None:
-    """Memory that the machine, the control group and the limit of this process leave; None where unknown."""
+    """Bytes that the machine, the control groups and the limit of this process leave; None if unknown."""
     groups = [(folder, _V2) for folder in cgroups.folders("")]
     groups += [(folder, _V1) for folder in cgroups.folders("memory")]
     limits = [_control_group(*(folder / name for name in names)) for folder, names in groups]
@@ -45,7 +45,7 @@ def available_bytes() -> int | None:
 
 
 def require(needed: int, what: str, advice: str) -> None:
-    """Raise `InsufficientMemoryError` where ``needed`` bytes, for ``what``, are more than there are."""
+    """Raise `InsufficientMemoryError` if the ``needed`` bytes, for ``what``, exceed what is available."""
     free = available_bytes()
     if free is not None and needed > free:
         most = f"but {readable(free)} are available"
@@ -53,9 +53,9 @@ def require(needed: int, what: str, advice: str) -> None:
 
 
 def admit(needed: int, what: str, advice: str, threads: int = 1) -> None:
-    """`require` for a whole fit: `typed_errors` names the same figure where memory runs out all the same."""
+    """`require` for a whole fit, whose figure `typed_errors` repeats if memory runs out nevertheless."""
     require(needed, what, advice)
-    beside, left = _LIBRARIES + threads * _OF_THREAD, _own_limit()
+    beside, left = _LIBRARIES + threads * _PER_THREAD, _own_limit()
     if left is not None and needed + beside > left and not _have_fitted:
         also = f"and, as the first, {readable(beside)} of addresses for libraries and {threads} threads"
         advice = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
@@ -96,7 +96,7 @@ def _ran_out(error: MemoryError) -> str:
 
 
 def readable(n_bytes: int) -> str:
-    """A number of bytes for people: ``1.5 KiB``."""
+    """A number of bytes as text: ``1.5 KiB``."""
     amount, unit = float(n_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -127,11 +127,11 @@ def fit_bytes(
     padded = -(-K // line) * line
     width = K * itemsize
     transpose = 8 * (n_items + 1) + (nnz * (4 + (itemsize if valued else 0)) if blocks is None else blocks)
-    # Of every row: its margins and coefficients (float64); and for half-steps its ridges, its terms in the
-    # factors' dtype, its place in the order, its value and code, and what numpy makes on the way.
+    # Per row: margins and coefficients (float64). For half-steps: ridges, terms in the dtype of the factors,
+    # its place in the order, its value and code, and temporary arrays of numpy.
     posed = (n_users + n_items) * (16 + 48)
     rows = (n_users + n_items) * (16 + 8 * itemsize + 8 + 12 + 64)
-    # A copy of the fixed side with padded columns where K is not a multiple of a cache line.
+    # A copy of the fixed side with padded columns, if K is not a multiple of a cache line.
     copy = padded * itemsize if padded != K else 0
     factors = (n_users + n_items) * width
     iterated = factors + max(most * copy, n_items * width)
@@ -146,22 +146,22 @@ def fit_bytes(
     longest = most if longest is None else longest
     packed = max(padded, 128, min(CACHE // (padded * itemsize), longest))
     scratch = threads * padded * (packed + 2 * padded) * itemsize + squares
-    # Before the factors are there: sums over the interactions, a chunk at a time (rgals.losses.base).
+    # Before the factors are allocated: sums over the interactions, a chunk at a time (rgals.losses.base).
     chunk = 16 * min(nnz, 1 << 20)
     before = max(closed_form, rows + max(begun, iterated + scratch + hard[0])) if iterates else closed_form
     return transpose + posed + max(before, rows + last + scratch + hard[1], chunk)
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the system: once large arrays were freed, glibc keeps the space of many."""
+    """Return freed memory to the system: after large arrays glibc keeps what is freed."""
     if sys.platform == "linux":
         with suppress(AttributeError):  # another libc
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def _machine() -> int | None:
-    """What is free, with what the system would give up of its caches."""
-    with suppress(OSError, ValueError, LookupError, AttributeError):  # a system that does not say
+    """Bytes that are free, with the caches that the system would give up."""
+    with suppress(OSError, ValueError, LookupError, AttributeError):  # the system does not tell
         return {"win32": _windows, "darwin": _macos}.get(sys.platform, _linux)()
     return None
 
@@ -174,8 +174,8 @@ def _linux() -> int:
 
 
 def _windows() -> int:
-    # MEMORYSTATUSEX: its length and the load in per cent, then all and what is free: of memory, of what may
-    # be promised (nothing is allocated beyond it), of addresses.
+    # MEMORYSTATUSEX: its length and the load in per cent, then total and available bytes of memory, of the
+    # commit limit (nothing is allocated beyond it), and of addresses.
     status = (ctypes.c_uint64 * 8)(64)
     if not ctypes.CDLL("kernel32").GlobalMemoryStatusEx(status):
         raise OSError("GlobalMemoryStatusEx")
@@ -202,14 +202,14 @@ def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
 
 
 def _own_limit() -> int | None:
-    """What is left of the limit on this process's address space."""
+    """Bytes left of the limit on the address space of this process; None without a limit."""
     if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return None
     return limit - of_process(0)
 
 
 def of_process(which: int) -> int:
-    """Bytes of this process: of its address space (0), in memory (1); 0 where the system does not say."""
-    with suppress(OSError, ValueError, IndexError, AttributeError):  # another system than Linux
+    """Bytes of this process: of its address space (0), in memory (1); 0 if the system is not Linux."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):
         return int((cgroups.PROC / "self/statm").read_text().split()[which]) * os.sysconf("SC_PAGE_SIZE")
     return 0

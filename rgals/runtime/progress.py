@@ -1,4 +1,4 @@
-"""The progress bar of a fit: the figures of the last iteration; and what numba compiles meanwhile."""
+"""The progress bar of a fit, with the figures of the last iteration; reports of what numba compiles."""
 
 import logging
 import time
@@ -9,15 +9,15 @@ from typing import Any
 from numba.core.event import Event, Listener, install_listener, register, unregister
 
 _COMPILE = "numba:compile"
-LOG = logging.getLogger("rgals")  # says at the level INFO what ``verbose`` shows
-FIRST_FIT = 10  # seconds that a first fit compiles: benchmarks/startup.py
+LOG = logging.getLogger("rgals")  # logs at the level INFO what ``verbose`` shows
+FIRST_FIT = 10  # seconds of compilation in a first fit: benchmarks/startup.py
 
 
 class ProgressBar(Listener):
-    """A bar with the objective and the metrics of the last iteration; nothing at all where none is shown."""
+    """A bar with the objective and the metrics of the last iteration; without ``shown`` it only logs."""
 
-    # Before the first one it says so, once in a process, when numba compiles instead of loading what it has
-    # compiled before.
+    # Before the first iteration, once in a process, the label says if numba compiles instead of loading from
+    # its cache.
 
     told = False
 

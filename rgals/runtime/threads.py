@@ -1,4 +1,4 @@
-"""Threads: how many; BLAS is held at one beside them, and restored; forks are survived."""
+"""Threads: how many to use; BLAS limited to one beside them, and restored; forks while they run."""
 
 import functools
 import itertools
@@ -22,9 +22,9 @@ from rgals.runtime.errors import ParameterError
 def n_threads(n_jobs: int | None) -> int:
     """Number of threads that ``n_jobs`` asks for: at least 1, at most what ``None`` gives.
 
-    ``None`` or ``-1``: as many as ``NUMBA_NUM_THREADS`` says, or else as the processors that this process may
-    run on and that its control group gives it the time of. ``-2``: one fewer, and so on. 0 and what is no
-    integer raise a `ParameterError`.
+    ``None`` or ``-1``: ``NUMBA_NUM_THREADS``, or else the number of processors that this process may run on
+    and that its control group grants time for. ``-2``: one fewer, and so on. 0 and anything but an integer
+    raise a `ParameterError`.
     """
     available = numba.config.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" not in os.environ:
@@ -38,18 +38,18 @@ def n_threads(n_jobs: int | None) -> int:
 
 
 class _Limit(NamedTuple):
-    """A limit on the threads of a BLAS library: of the process, or of the thread that reads and sets it."""
+    """A limit on the threads of a BLAS library: of the process, or of the calling thread alone."""
 
     get: Callable[[], int]
     set: Callable[[int], object]
     of_thread: bool = False
 
 
-# threadpoolctl finds the libraries; their own functions set the limits, as its versions differ in that. From
-# 3.8 on, one thread owns the limit of OpenBLAS, and what all others set is ignored. Before 3.7, an OpenBLAS
-# with OpenMP does not go by what is set.
+# threadpoolctl finds the libraries, but their own functions set the limits, as its versions differ. From 3.8
+# on, one thread owns the limit of OpenBLAS, and what other threads set is ignored. Before 3.7, a limit has no
+# effect on an OpenBLAS with OpenMP.
 def _limits_of(library: Any) -> list[_Limit]:
-    """The limits that a library goes by, given its controller of threadpoolctl."""
+    """The limits that a library obeys, given its controller of threadpoolctl."""
     functions = library.dynlib
     if library.internal_api == "openblas":
         for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
@@ -64,7 +64,7 @@ def _limits_of(library: Any) -> list[_Limit]:
                     return [_Limit(get, set_, of_thread=True)]
                 return [_Limit(get, set_)]
     if library.internal_api == "mkl" and hasattr(functions, "MKL_Set_Num_Threads"):
-        # The limit of a thread wins over that of all where it is not 0; setting it returns what it was.
+        # The limit of a thread overrides that of the process if it is not 0; setting it returns the old one.
         swap = functions.MKL_Set_Num_Threads_Local
 
         def number(of_thread: bool) -> int:
@@ -76,18 +76,18 @@ def _limits_of(library: Any) -> list[_Limit]:
         common = _Limit(partial(number, False), functions.MKL_Set_Num_Threads)
         return [common, _Limit(partial(number, True), swap, of_thread=True)]
     if library.get_num_threads() is None:
-        return []  # it has no such function
+        return []  # a library without such a function
     return [_Limit(library.get_num_threads, library.set_num_threads)]
 
 
 class _Held:
-    """Limits that are held from the first holder to the last, in whatever order they come and go."""
+    """Limits held from the first holder's entry to the last one's exit, in whatever order they do so."""
 
-    # They are held at the least of the numbers that the holders want.
+    # The limit is the least of the numbers that the holders want.
 
     def __init__(self) -> None:
-        self.holders: dict[object, tuple[int, int]] = {}  # the number of each, and its thread
-        self.before: list[tuple[_Limit, int, set[int]]] = []  # what was found, and what was set since
+        self.holders: dict[object, tuple[int, int]] = {}  # number of threads wanted, and the holder's thread
+        self.before: list[tuple[_Limit, int, set[int]]] = []  # the number found, and those set since
 
     def add(self, holder: object, number: int, limits: list[_Limit]) -> None:
         self.holders[holder] = number, threading.get_ident()
@@ -101,7 +101,7 @@ class _Held:
             self._set()
         while self.before and not self.holders:
             limit, number, ours = self.before[-1]
-            if limit.get() in ours:  # else somebody has set it since, and it is theirs
+            if limit.get() in ours:  # otherwise other code has set it since: leave it
                 limit.set(number)
             self.before.pop()
 
@@ -109,12 +109,12 @@ class _Held:
         least = min(number for number, _ in self.holders.values())
         for limit, _, ours in self.before:
             if not ours or limit.get() in ours - {least}:
-                ours.add(least)  # first, so that a Ctrl-C between the two loses nothing
+                ours.add(least)  # before it is set: a Ctrl-C between the two lines must not lose it
                 limit.set(least)
 
 
 class _HeldByThread(_Held, threading.local):
-    """Those of each thread."""
+    """Limits of single threads, held for each thread."""
 
 
 _blas_lock = threading.RLock()
@@ -123,22 +123,22 @@ _by_process, _by_thread = _Held(), _HeldByThread()
 
 @functools.cache
 def _limits(of_thread: bool) -> list[_Limit]:
-    """The limits of all BLAS libraries, looked for once."""
+    """The limits of all BLAS libraries, found once."""
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     found = [limit for library in libraries for limit in _limits_of(library)]
     return [limit for limit in found if limit.of_thread == of_thread]
 
 
 def hold_thread() -> None:
-    """Hold BLAS at one thread in this thread while it lives: the initialiser of pools that compute."""
+    """Limit BLAS to one thread in the calling thread until that ends: the initialiser of compute pools."""
     # Only limits of single threads are set; `workers` holds those of the process.
     with _blas_lock:
         for limit in _limits(of_thread=True):
             limit.set(1)
 
 
-# A child would inherit the locks of other threads, which nobody there gives back, and what they change half
-# changed: forks wait until no thread compiles, loads compiled code or sets limits.
+# A forked child would inherit locks of other threads, which nobody releases there, over data that is half
+# changed. So forks wait until no thread compiles, loads compiled code or sets limits.
 _locks = global_compiler_lock, getattr(ffi.lib, "_lock", None), _blas_lock  # llvmlite's is undocumented
 _held_for_forks = [lock for lock in _locks if lock is not None]
 
@@ -154,7 +154,7 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    """What other threads held at the fork is nobody's here."""
+    """Release in the child what other threads held at the fork: they do not exist here."""
     _after_fork()
     for holder, (_, thread) in list(_by_process.holders.items()):
         if thread != threading.get_ident():
@@ -167,11 +167,11 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 @contextmanager
 def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int]:
-    """Hold BLAS at one thread, for those that `rgals.kernels.queue.launch` starts: as many as it yields.
+    """Limit BLAS to one thread; yields the number of threads for `rgals.kernels.queue.launch`.
 
-    Whichever thread is the first sets the limits of the process, whichever is the last restores them. Where a
-    library has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
-    ``of_blas``: BLAS itself gets the threads, but for one while others hold it at one.
+    The first holder, in any thread, sets the limits of the process, and the last one restores them. If a
+    library also has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
+    ``of_blas``: BLAS itself gets the threads, or one while other holders limit it to one.
     """
     threads, holder = n_threads(n_jobs), object()
     number = threads if of_blas else 1
