@@ -1,4 +1,4 @@
-"""`recommend_all`: the lists of everybody, batch by batch, into one file; what a killed run leaves behind."""
+"""`recommend_all`: the lists of all users in one file, batch by batch; interrupted runs resume."""
 
 import copy
 import hashlib
@@ -27,9 +27,9 @@ from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._topk import is_matrix
 
-_OURS = b"rgals-recommendations-"  # every version's scratch files start like this, and nobody else's
+_OURS = b"rgals-recommendations-"  # first bytes of the scratch files of every version, and of no other file
 _MAGIC = _OURS + b"2\n"
-_HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of the key, its ids and its scores
+_HEAD = struct.Struct("<II")  # of a batch: number of users; CRC-32 over the key, its ids and its scores
 
 
 class Written(NamedTuple):
@@ -45,7 +45,7 @@ class Written(NamedTuple):
     rows : int
         Recommendations in the file.
     resumed : int
-        Users whose lists a run that was killed had left behind.
+        Users whose lists an interrupted run had left behind.
     seconds : float
         Spent on scoring and writing.
     """
@@ -75,29 +75,29 @@ def recommend_all(
     resume: bool = True,
     verbose: int = 0,
 ) -> Written:
-    """Write the best items of every user to a file, in bounded memory; a killed run can be continued.
+    """Write the best items of every user to a file, in bounded memory; an interrupted run can be resumed.
 
-    Lists are computed for ``batch_size`` users at a time and added to a scratch file ``<out>.partial``. When
-    all are there, the table is written beside its final place, renamed, and the scratch file is removed. A
-    call that finds the scratch file of a killed one with the same model and the same question goes on where
-    that stopped, and writes the same bytes as if never killed. Another file of that name is an error.
+    Lists are computed for ``batch_size`` users at a time and appended to a scratch file ``<out>.partial``.
+    After the last batch the table is written beside its final place and renamed, and the scratch file is
+    removed. A call with the same model and arguments as an interrupted one resumes from its scratch file and
+    writes the same bytes as an uninterrupted run. Any other file of that name is an error.
 
     Parameters
     ----------
     model : fitted RGALS or SGDRanker
-        The fit that it holds when this is called is used throughout.
+        Its fit at the time of the call is used throughout.
     out : str or path
-        Its ending says the kind: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.jsonl``, ``.npz``.
+        Its ending decides the format: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.jsonl``, ``.npz``.
     n : int, default 10
-        Items for each user; no more than there are.
+        Items for each user, at most all of them.
     users, candidates, exclude_items, cold
         As in `recommend`, for all users by default.
     X_new : sparse matrix of shape (B, N), Interactions or frame, optional
-        New users instead, by their interactions: they are folded in.
+        New users instead, who are folded in by their interactions.
     new_ids : sequence of B distinct labels, optional
-        What the rows of ``X_new`` are called; by default their ids, where it has none their numbers.
+        Labels of the rows of ``X_new``; by default its ids, or row numbers if it has none.
     batch_size : int, default 8192
-        Users in memory at once. It may change the last bits of scores.
+        Users in memory at once. Other sizes may change the last bits of scores.
     exclude : "train", None, sparse matrix with a row for each user asked for, or a tuple; default "train"
         As in `recommend`. For new users ``"train"`` stands for ``X_new``.
     format : {"parquet", "csv", "tsv", "jsonl", "npz"}, optional
@@ -115,25 +115,25 @@ def recommend_all(
     Raises
     ------
     ParameterError, InputError, InputTypeError, UnknownIdError, ShapeError
-        As in `recommend`; an unknown kind of file; labels that it cannot hold apart; in an npz, a user asked
+        As in `recommend`; an unknown format; labels that the format cannot tell apart; for npz, a user asked
         for twice; ``<out>.partial`` is being written by another process or is no scratch file.
     MissingDependencyError
         parquet without pyarrow.
     OSError
-        The file cannot be written; what stood under the name stays.
+        The file cannot be written; an earlier file of that name stays.
 
     Warns
     -----
     UserWarning
-        Users without any recommendation: how many.
+        Some users have no recommendations: how many.
 
     Notes
     -----
     Tables have the columns ``user``, ``item`` (labels where the model has them, else row and column numbers),
     ``rank`` (from 1) and ``score``; users come in the order asked for, items best first. A mixture of
     integers and text is written as text to csv and parquet. An npz holds ``item`` (int32, shape (users, n),
-    -1 where there is none) and ``score``, and the labels that the rows and the numbers in ``item`` stand for,
-    readable by ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"``.
+    -1 for an empty place) and ``score``, and the labels of the rows and of the numbers in ``item``, which
+    ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"`` read.
 
     Beyond the model, memory holds one batch and, for parquet, a quarter million rows, however many users.
 
@@ -156,7 +156,7 @@ def recommend_all(
     _tables.check_writable(kind, task.labels, "user")
     _tables.check_writable(kind, task.items, "item")
     if kind == "npz" and users is not None:
-        IdMap(task.names(0, len(task)), "users")  # as which a reader finds them
+        IdMap(task.names(0, len(task)), "users")  # refuses users that occur twice
     target, started = os.path.realpath(os.fspath(out)), time.perf_counter()
     with Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
@@ -177,7 +177,7 @@ def recommend_all(
 
 
 class Task:
-    """Who gets lists, under which names, from which fit and with which filters; see `recommend_all`."""
+    """The users who get lists, their labels, the fit and the filters; see `recommend_all`."""
 
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
@@ -188,9 +188,9 @@ class Task:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
-        self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
+        self.model = copy.copy(model)  # keeps this fit if the caller's model is fitted again meanwhile
         self.state = state = self.model._state()
-        # Places that no item can fill would be scored, kept and written.
+        # Places that no item can fill would take memory and room in the files.
         self.n = min(check_int("n", n, 1), max(len(state.item_factors), 1))
         self.cold, self.users, self.new = cold, None, None
         self.dtype = np.result_type(state.user_factors.dtype, state.item_factors.dtype)
@@ -207,7 +207,7 @@ class Task:
         n_users = len(state.user_factors) if self.new is None else self.new.n_rows
         self.rows = np.arange(n_users) if self.users is None else self.users
         self.filters = {name: self._filter(name, value) for name, value in filters.items()}
-        # What is wrong with the filters shows here, before anything is written.
+        # Raises here, before anything is written, if something is wrong with the filters.
         self.score(0, min(1, len(self)))
 
     def __len__(self) -> int:
@@ -226,21 +226,21 @@ class Task:
         return value if value is None or name == "exclude" else self.state.rows_of("item", value, name)
 
     def names(self, start: int, stop: int) -> np.ndarray:
-        """Labels of the users from ``start`` on, before ``stop``."""
+        """Labels of the users ``start`` to ``stop - 1``."""
         rows = self.rows[start:stop]
         return rows if self.labels is None else self.labels[rows]
 
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
+        """Lists of the users ``start`` to ``stop - 1``, without warnings of those who get nothing."""
         options = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options["cold"] = self.cold
-        with hear():  # nothing else is warned of, as all has been checked
+        with hear():  # there are no other warnings, as all arguments have been checked
             if self.new is not None:
                 return self.model.recommend_new(self.new.slice_rows(start, stop), self.n, **options)
             return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)
 
     def key(self, batch_size: int) -> bytes:
-        """Digest of everything that the lists depend on."""
+        """Digest of everything that determines the lists."""
         digest = hashlib.blake2b(digest_size=32)
         digest.update(self.model.fingerprint().encode())
         digest.update(repr((__version__, self.n, batch_size, len(self), self.cold)).encode())
@@ -249,7 +249,7 @@ class Task:
 
 
 def _part(filter_: Any, start: int, stop: int) -> Any:
-    """The part of a filter that belongs to some rows, as `recommend` takes it."""
+    """The part of a filter for the users ``start`` to ``stop - 1``, as `recommend` takes it."""
     if isinstance(filter_, tuple):
         return tuple(_part(value, start, stop) for value in filter_)
     if isinstance(filter_, np.ndarray):
@@ -258,23 +258,23 @@ def _part(filter_: Any, start: int, stop: int) -> Any:
 
 
 class Scratch(AbstractContextManager):
-    """Lists of a task, batch after batch, in a file that can be cut off anywhere and is still of use."""
+    """Lists of a task, batch after batch, in a file whose whole batches stay usable if it is cut off."""
 
-    # A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend
-    # on: two runs cannot mix, and a file with another key is started anew. The file is locked while it is
-    # open, where the file system can do that; one that another process has open, or that is no scratch file,
-    # is refused and left as it is.
+    # A batch is valid if its checksum is. The checksum depends on the key, and thus on everything that
+    # determines the lists: batches of two runs cannot mix, and a file with another key is started anew. The
+    # file is locked while it is open, if the file system supports locks. A file that another process has
+    # open, or that is no scratch file, is refused and left as it is.
 
     def __init__(self, path: str, task: Task, batch_size: int, resume: bool) -> None:
         self.path, self.task, self.batch_size, self.resume = path, task, batch_size, resume
-        self.done = self.served = self.rows = 0  # users, then in the table users with a list, entries
+        self.done = self.served = self.rows = 0  # users; in the table, users with a list and recommendations
         self._start = _MAGIC + task.key(batch_size)
         self._crc = zlib.crc32(self._start)
         self._file = os.fdopen(_open_locked(path), "r+b")
         fresh = False
         try:
             start, end = self._file.read(len(self._start)), len(self._start)
-            if start and not start.startswith(_OURS):  # an empty file holds nothing to lose
+            if start and not start.startswith(_OURS):  # an empty file may be overwritten
                 raise _not_ours(path)
             fresh = not resume or start != self._start
             if fresh:
@@ -299,7 +299,7 @@ class Scratch(AbstractContextManager):
             self._file.close()
 
     def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
-        """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
+        """Append the next batch: ids and scores, both of shape (users, n)."""
         body = ids.astype("<i4", copy=False).tobytes() + scores.astype(self.task.dtype, copy=False).tobytes()
         self._file.write(self._head(len(ids), body) + body)
         self._file.flush()
@@ -321,7 +321,7 @@ class Scratch(AbstractContextManager):
             yield ids, np.frombuffer(body, dtype, size * n, ids.nbytes).reshape(size, n)
 
     def table(self) -> Iterator[_tables.Batch]:
-        """The batches with the names of their users; all must be there."""
+        """The batches with the labels of their users; `InputError` if some are missing."""
         self.done = self.served = self.rows = 0
         for ids, scores in self.batches():
             yield self.task.names(self.done, self.done + len(ids)), ids, scores
@@ -340,8 +340,8 @@ def _not_ours(path: str) -> InputError:
 
 
 def _open_locked(path: str) -> int:
-    """Descriptor of the file, made if it is not there, and locked where the file system can do that."""
-    os.stat(os.path.dirname(path))  # of a folder that is missing, the error has the name
+    """Descriptor of the file, created if absent, and locked if the file system supports locks."""
+    os.stat(os.path.dirname(path))  # raises with the name of a missing folder
     while True:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -350,7 +350,7 @@ def _open_locked(path: str) -> int:
         free = lock(descriptor)
         if free is not False and os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # the run that had it has it still, or has just removed it
+        os.close(descriptor)  # another run has it open, or has just removed it
         if free is False:
             advice = "wait for it or choose another output"
             raise InputError(f"{path} is being written by another process; {advice}")

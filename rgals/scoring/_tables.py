@@ -19,17 +19,17 @@ from rgals.runtime.lazy import optional
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
-_ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
-lone_surrogate = re.compile("[\ud800-\udfff]").search  # of a text: what UTF-8 cannot express
+_ROW_GROUP = 1 << 18  # rows of a row group of parquet, which are in memory until it is written
+lone_surrogate = re.compile("[\ud800-\udfff]").search  # finds what UTF-8 cannot express in a text
 SUFFIXES = {f".{kind}": kind for kind in FORMATS} | {".ndjson": "jsonl", ".pq": "parquet"}
 
-#: Labels of users, ids and scores of shape (users, n): one batch.
+#: One batch: labels of users (users,); ids of items and scores, (users, n).
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
-Batches = Callable[[], Iterator[Batch]]  # npz goes through them twice
+Batches = Callable[[], Iterator[Batch]]  # a function, as npz iterates twice
 
 
 def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
-    """The kind of file to write: as told, or by the ending of the name."""
+    """The kind of file to write: the given one, or that of the ending of the name."""
     if given is not None:
         return check_choice("format", given, FORMATS)
     suffix = os.path.splitext(str(path))[1].lower()
@@ -40,7 +40,7 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
 
 
 def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
-    """Refuse, before long work, labels that read alike or cannot be written in this kind of file."""
+    """Raise `InputError`, before long work, for labels that this kind of file cannot hold or tell apart."""
     if kind == "parquet":
         pyarrow()
     if kind == "npz" or labels is None or labels.dtype.kind in "iu":
@@ -55,19 +55,19 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
     for label in map(str, labels):
         if lone_surrogate(label):
             raise InputError(f"{what} {label!r} is no text in UTF-8; write npz instead of {kind}")
-        if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
+        if "\r" in label and kind in ("csv", "tsv"):  # before 3.13, Python's writer does not quote it
             raise InputError(f"{what} {label!r} holds the end of a line of {kind}; write parquet or npz")
 
 
 def pyarrow() -> Any:
-    """The package pyarrow, with what writes parquet."""
+    """The package pyarrow, with its writer of parquet."""
     needed = 'writing parquet needs pyarrow: pip install "rgals[parquet]"'
     optional("pyarrow.parquet", needed)
     return optional("pyarrow", needed)
 
 
 def arrow_labels(labels: np.ndarray) -> Any:
-    """Labels as an arrow array: of integers, or of text."""
+    """Labels as an arrow array of integers or of text."""
     pa = pyarrow()
     if labels.dtype.kind in "iu":
         return pa.array(labels)
@@ -75,7 +75,7 @@ def arrow_labels(labels: np.ndarray) -> Any:
 
 
 def write(file: BinaryIO, kind: str, batches: Batches, task: Any) -> None:
-    """Write the whole table of a `rgals.scoring._streaming.Task`; ``batches()`` begins with the first."""
+    """Write the whole table of a `rgals.scoring._streaming.Task`; ``batches()`` starts from the first."""
     if kind == "parquet":
         _write_parquet(file, batches(), task)
     elif kind == "npz":
@@ -88,7 +88,7 @@ def write(file: BinaryIO, kind: str, batches: Batches, task: Any) -> None:
 
 
 def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Row of the batch, item, rank and score of every recommendation."""
+    """Row in the batch, item, rank and score of every recommendation."""
     _, ids, scores = batch
     found = ids >= 0
     row, place = np.nonzero(found)
@@ -96,7 +96,7 @@ def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def write_text(file: TextIO, kind: str, batches: Iterable[Batch], items: np.ndarray) -> None:
-    """Write a line of names and the rows, or a JSON object a line, where integer ids stay integers."""
+    """Write a header and rows, or for "jsonl" a JSON object a line, in which integer ids stay integers."""
     writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
     if kind != "jsonl":
         writer.writerow(HEADER)
@@ -131,7 +131,7 @@ def _write_npz(file: BinaryIO, batches: Batches, task: Any) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
         def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
-            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
+            entry = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date: same content, same bytes
             entry.create_system = 3  # and on every system
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
             with archive.open(entry, "w", force_zip64=True) as stream:

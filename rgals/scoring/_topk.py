@@ -1,4 +1,4 @@
-"""The best items of each query: checked input around the compiled kernels, or tiles of scores on a GPU."""
+"""The best items of each query: checks input and calls the compiled kernels, or scores blocks on a GPU."""
 
 from typing import Any
 
@@ -16,21 +16,22 @@ from rgals.runtime.errors import InputTypeError, ParameterError, ShapeError
 from rgals.runtime.threads import n_threads, workers
 from rgals.solvers.cuda import Device, open_device
 
-# Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
-# not into shorter ones: every piece fills its own heaps.
-_PIECES = 16
-_TILES_IN_A_PIECE = 16
+# With few queries the items are cut into segments, whatever the number of threads: as many as make about
+# `_MAX_PIECES` pieces of work, but of at least `_MIN_TILES` tiles each, as every piece fills its own heaps.
+_MAX_PIECES = 16
+_MIN_TILES = 16
 
-_LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
+_CHECKED_BYTES = 1 << 26  # size of the lists from which available memory is checked before allocation
 
-_LONGEST, _THREADS = 1024, 256  # of the lists that a GPU makes, place by place; that take a query there
+_GPU_MAX_N = 1024  # longest list on a GPU, which fills lists place by place
+_GPU_BLOCK = 256  # threads of a CUDA block, which makes the list of one query
 
-# Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
-_ALONE = 1 << 22
+# Multiplications below which one thread is used: on a busy machine, to start the others takes about as long.
+_ONE_THREAD_WORK = 1 << 22
 
 
 def useful_jobs(n_jobs: int | None, work: int) -> int:
-    """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time.
+    """Threads for ``n_jobs``, or 1 if there is so little work that starting more would take longer.
 
     Parameters
     ----------
@@ -49,14 +50,14 @@ def useful_jobs(n_jobs: int | None, work: int) -> int:
     >>> useful_jobs(None, 1000)
     1
     """
-    threads = n_threads(n_jobs)  # which also checks it
-    return 1 if work < _ALONE else threads
+    threads = n_threads(n_jobs)  # checks it, too
+    return 1 if work < _ONE_THREAD_WORK else threads
 
 
 def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
-    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit."""
+    """Raise `InsufficientMemoryError` if lists of ``n`` entries of ``bytes_each`` bytes do not fit."""
     needed = n_queries * n * bytes_each
-    if needed > _LARGE:
+    if needed > _CHECKED_BYTES:
         what = f"a table of {n_queries:,} lists with n={n:,}"
         _memory.require(needed, what, "lower n or ask for fewer lists at once")
 
@@ -64,18 +65,18 @@ def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
 def as_factors(
     queries: Any, items: Any, names: tuple[str, str] = ("queries", "items")
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two C-ordered, read-only factor matrices of one floating dtype and one number of columns.
+    """Two C-ordered, read-only factor matrices with the same floating dtype and number of columns.
 
     Parameters
     ----------
     queries, items : array-like, shapes (B, K) and (N, K)
     names : (str, str), default ("queries", "items")
-        For errors.
+        Their names in errors.
 
     Returns
     -------
     queries, items : ndarray
-        float32 where both are, else float64.
+        float32 if both are, else float64.
 
     Raises
     ------
@@ -125,9 +126,9 @@ def topk(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the ``n`` items with the largest inner product with each query, exactly.
 
-    The score of item i for query u is ``queries[u] @ items[i]`` (times ``item_scale[i]``): a number without
-    bounds or unit, no probability. Equal scores are ordered by item id, the smaller first. An item whose
-    score is NaN or -inf, as non-finite factors make, is never returned; +inf is larger than any other score.
+    The score of item i for query u is ``queries[u] @ items[i]`` (times ``item_scale[i]``): an unbounded
+    number without unit, no probability. Equal scores are ordered by item id, the smaller first. An item whose
+    score is NaN or -inf, from non-finite factors, is never returned; +inf is larger than any other score.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def topk(
     exclude : sparse matrix of shape (B, N), optional
         Pairs that must not be returned, typically the interactions known from training: any stored non-zero.
     candidates : 1-D array of item ids, or sparse matrix of shape (B, N), optional
-        The only items that may be returned, for all or for each query; of a matrix only its pairs are scored.
+        The only items that may be returned, to all or, by a matrix, to each query; it scores its pairs alone.
     exclude_items : 1-D array of item ids, optional
         Items that nobody gets.
     item_scale : array of shape (N,), optional
@@ -148,7 +149,7 @@ def topk(
     n_jobs : int or None
         Threads; None is all. It changes no bit of the result.
     device : {"cpu", "cuda", "cuda:N"}, default "cpu"
-        Where scores are computed, but for a matrix of candidates. A GPU makes lists of at most 1024.
+        Where scores are computed, except those of a matrix of candidates. A GPU makes lists of at most 1024.
 
     Returns
     -------
@@ -172,9 +173,9 @@ def topk(
 
     Notes
     -----
-    Memory beyond the output arrays is a tile of 512 x 512 scores a thread, 32 lists a query where there are
-    only a few queries, and a copy of the factors of ``candidates`` that are one list for all. Rounding
-    follows the shape of a tile: the last bits of a score may differ with other batches or filters.
+    Memory beyond the output arrays: a tile of 512 x 512 scores for each thread; 32 lists for each query if
+    there are only a few queries; a copy of the factors of the ``candidates`` if one list is for all. Rounding
+    depends on the shape of a tile: the last bits of a score may differ with other batches or filters.
 
     Examples
     --------
@@ -212,7 +213,7 @@ def topk(
             kernel.topk_lists(queries, items, scale, *lists, threads, ids, scores)
         return ids, scores
 
-    if candidates is not None:  # a catalogue of their own
+    if candidates is not None:  # a smaller catalogue
         names = np.setdiff1d(check_ids("candidates", candidates, n_items, "item").astype(np.int32), blocked)
         among = np.zeros(n_items, bool)
         among[names] = True
@@ -222,8 +223,9 @@ def topk(
         return np.append(names, np.int32(-1))[ids], scores
 
     n_tiles, n_blocks = -(-n_items // kernel.ITEMS), -(-n_queries // kernel.USERS)
-    n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // max(n_blocks, 1)))
-    # Lists of the segments, and for their merger: side by side, negated, in order; and the result.
+    n_segments = max(1, min(n_tiles // _MIN_TILES, _MAX_PIECES // max(n_blocks, 1)))
+    # The lists of the segments; to merge them, all lists side by side, their negated scores, and the order;
+    # and the result.
     merged = n_segments * (entry + queries.dtype.itemsize + 8) + entry
     require_lists(n_queries, n, entry * n_segments + (merged if n_segments > 1 else 0))
     if n_items == 0 or n_queries == 0:
@@ -231,7 +233,7 @@ def topk(
     if gpu is not None:
         if len(blocked):
             scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
-            scale[blocked] = np.nan  # which removes them
+            scale[blocked] = np.nan  # removes them
         with gpu.active():
             return _device_topk(gpu, queries, items, n, pairs, scale)
     ids = np.empty((n_segments, n_queries, n), np.int32)
@@ -245,7 +247,7 @@ def topk(
 def topk_dense(
     scores: np.ndarray, n: int = 10, *, exclude: Any = None, n_jobs: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`topk` of scores that are already there, with the same answer to ties, NaN and missing items.
+    """`topk` of given scores, with the same treatment of ties, NaN and missing items.
 
     Parameters
     ----------
@@ -261,7 +263,7 @@ def topk_dense(
     Raises
     ------
     InputTypeError, ShapeError
-        The scores are no such array, or the pairs to exclude have another shape.
+        ``scores`` is no such array, or the pairs to exclude have another shape.
 
     Examples
     --------
@@ -286,13 +288,13 @@ def _device_topk(
     device: Device, queries: np.ndarray, items: np.ndarray, n: int, exclude: CSR, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """`topk` on a GPU: the scores of some queries by one product, and then the best of each."""
-    # `scale`: factor on the scores of each item, (N,) or (0,); NaN removes it.
-    if n > _LONGEST:
+    # `scale`: factor on the scores of each item, (N,) or (0,); NaN removes the item.
+    if n > _GPU_MAX_N:
         why = "the lists are filled place by place; use the CPU"
-        raise ParameterError("n", n, f"device='cuda' takes at most {_LONGEST}: {why}")
+        raise ParameterError("n", n, f"device='cuda' takes at most {_GPU_MAX_N}: {why}")
     xp, up = device.xp, device.upload
     on_device, factor = up(items), up(scale) if len(scale) else 0  # 0: a null pointer
-    kernel = device.kernel("best_of_rows", items.dtype, THREADS=_THREADS)
+    kernel = device.kernel("best_of_rows", items.dtype, THREADS=_GPU_BLOCK)
     ids, best = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), items.dtype)
 
     def block(start: int, stop: int) -> None:
@@ -300,7 +302,7 @@ def _device_topk(
         found, top = xp.empty((stop - start, n), np.int32), xp.empty((stop - start, n), items.dtype)
         pairs = up(removed.indptr), up(removed.indices) if removed.nnz else 0
         count, none = np.int64(len(items)), items.dtype.type(-np.inf)
-        kernel((stop - start,), (_THREADS,), (scores, count, factor, *pairs, np.int32(n), none, found, top))
+        kernel((stop - start,), (_GPU_BLOCK,), (scores, count, factor, *pairs, np.int32(n), none, found, top))
         ids[start:stop], best[start:stop] = device.download(found), device.download(top)
 
     each = items.dtype.itemsize * (len(items) + queries.shape[1] + 2 * n)
