@@ -47,7 +47,8 @@ class ClusterProblem:
         found = graphs.submit([graphs.each(f"{side.name}-facts", facts, side.blocks) for side in sides])
         weighted, self.constant = True, 0.0  # weighted: on both sides
         for side, futures in zip(sides, found, strict=True):
-            weights, (side.interaction, *_), constants = zip(*graphs.results(futures), strict=True)
+            weights, interactions, constants = zip(*graphs.results(futures), strict=True)
+            side.interaction = interactions[0]  # the same in all blocks
             weighted &= any(weights)
             self.constant += sum(constants)
         self.solver = "exact" if weighted else "shared"
@@ -96,12 +97,12 @@ class ClusterBackend:
         sums = fixed.sums or graphs.each(f"{other}-start-sums", tasks.add_up, *columns)
         basis = graphs.one(f"{name}-basis", tasks.change, sums, 0.0 if rows.coupled else rows.interaction)
         turned = graphs.each(f"{other}-turn", tasks.turn, *columns, always=(basis,))
+        # The name of the graph, unique to the half-step, tells a process which fixed side it holds already.
         always, added = (graphs.name, turned), None
         if rows.coupled and rows.interaction:
             parts = graphs.each(f"{name}-couple", tasks.couple, rows.blocks, always=always)
             added = graphs.one(f"{name}-coupling", tasks.shift, parts, rows.interaction)
-        back = None if rotate else basis
-        solved = graphs.each(name, tasks.solve, rows.blocks, always=(*always, added, back))
+        solved = graphs.each(name, tasks.solve, rows.blocks, always=(*always, added, basis, rotate))
         sums = graphs.each(f"{name}-sums", tasks.add_up, solved, rows.blocks)
         total = graphs.one(f"{name}-total", tasks.total, sums)
         solved, sums, turned, (total,) = graphs.submit([solved, sums, turned if rotate else [], [total]])

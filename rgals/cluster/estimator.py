@@ -56,10 +56,8 @@ class _ClusterFit:
     def local(self) -> FittedState:
         """The whole fit in the client's memory, fetched once."""
         graphs, outline = self.shards.graphs, self.outline
-        users, items = (
-            np.concatenate([part.array for part in graphs.results(tables)])
-            for tables in (self.users, self.items)
-        )
+        blocks = [[part.array for part in graphs.results(side)] for side in (self.users, self.items)]
+        users, items = map(np.concatenate, blocks)
         user_ids, item_ids = (
             of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
             for of in self.shards.labels
@@ -81,7 +79,7 @@ class DaskRGALS(RGALS):
     Each worker holds its blocks of the matrix, and during a half-step all factors of one side. Neither
     interactions nor factors pass through the client, which holds the margins: some ten numbers a row. The
     bits of a fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish.
-    They differ by rounding from a fit in one process with the same start and ``user_mean=False``.
+    Factors differ by rounding from those of a fit in one process with the same start and ``user_mean=False``.
 
     Parameters
     ----------
@@ -96,7 +94,7 @@ class DaskRGALS(RGALS):
     user_mean : {"auto", False}, default="auto"
         Users are pulled to zero: "auto" is False here.
     solver, device, hard_negatives, early_stopping, warm_start, half_life
-        A cluster supports their defaults only; other values are refused.
+        Only the defaults, or ``solver="exact"``, are accepted.
     pcg_steps, feature_reg, patience, metric, validation_users
         Ignored by a fit on a cluster; `score` and `to_local` have them.
     client : dask.distributed.Client or None, default=None

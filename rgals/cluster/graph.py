@@ -138,8 +138,8 @@ class Graphs(AbstractContextManager):
             )
         if isinstance(error, _CANCELLED) or self.client.status != "running":
             lost = next((f.key for f in futures if f.status in ("cancelled", "lost")), "")
-            where = f"{_in_words(lost)} was lost" if lost else "nothing is left"
-            line = "to_local() and save() bring a model from the cluster, before its client is closed"
+            where = f"{_in_words(lost)} was lost" if lost else "its results are lost"
+            line = "to_local() and save() keep a model, if called before its client is closed"
             return RgalsError(f"the fit was cancelled, or its client or scheduler is gone: {where}; {line}")
         return error
 

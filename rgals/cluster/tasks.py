@@ -259,11 +259,11 @@ def shift(parts: list[tuple], interaction: float) -> np.ndarray:
 
 @task
 def solve(
-    block: Block, name: str, parts: list[Turned], added: np.ndarray | None, basis: np.ndarray | None
+    block: Block, name: str, parts: list[Turned], added: np.ndarray | None, basis: np.ndarray, rotate: bool
 ) -> Table:
-    """The new factors of a block, turned back from the ``basis`` of the half-step where one is given."""
+    """The new factors of a block, which stay in the basis of the half-step if ``rotate``."""
     found, value = _solve(block, name, parts).solve(added)
-    if basis is not None:
+    if not rotate:
         gram.multiply(found, basis.T.astype(found.dtype), found, 1)
     return Table(found, value)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rgals.runtime import cgroups
-from rgals.runtime.aligned import CACHE
+from rgals.runtime.aligned import CACHE, LINE
 from rgals.runtime.errors import DeviceMemoryError, InsufficientMemoryError
 
 try:
@@ -57,7 +57,7 @@ def admit(needed: int, what: str, advice: str, threads: int = 1) -> None:
     require(needed, what, advice)
     beside, left = _LIBRARIES + threads * _PER_THREAD, _own_limit()
     if left is not None and needed + beside > left and not _have_fitted:
-        also = f"and, as the first, {readable(beside)} of addresses for libraries and {threads} threads"
+        also = f"and, as the first fit, {readable(beside)} of addresses for libraries and {threads} threads"
         advice = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
         raise InsufficientMemoryError(f"{what} needs about {readable(needed)} {also}, {advice}")
     _admitted.set((needed, what, advice))
@@ -123,7 +123,7 @@ def fit_bytes(
     """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
     n_users, n_items = shape
     most = max(n_users, n_items)
-    line = 64 // itemsize
+    line = LINE // itemsize
     padded = -(-K // line) * line
     width = K * itemsize
     transpose = 8 * (n_items + 1) + (nnz * (4 + (itemsize if valued else 0)) if blocks is None else blocks)

@@ -183,7 +183,7 @@ class Task:
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
         if not hasattr(model, "_state"):
-            raise InputTypeError(f"model: give one of rgals, no {type(model).__name__}; topk takes factors")
+            raise InputTypeError(f"model is a {type(model).__name__}: give one of rgals; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:
@@ -334,7 +334,7 @@ class Scratch(AbstractContextManager):
 
 def _not_ours(path: str) -> InputError:
     return InputError(
-        f"{path} is where a killed run would leave its lists, but it is something else; it stays as it is. "
+        f"{path} is the name of the scratch file, but what is there is none; it stays as it is. "
         "Move it away or choose another output"
     )
 

@@ -98,7 +98,7 @@ def as_factors(
     widths = [array.shape[1] for array in pair]
     if widths[0] != widths[1]:
         what = f"{names[0]} have {widths[0]} columns and {names[1]} have {widths[1]}"
-        raise ShapeError(f"{what}; both need one a factor")
+        raise ShapeError(f"{what}; both need one for each factor")
     if widths[0] < 1:
         raise ShapeError(f"{names[0]} and {names[1]} have no factors; at least one column is needed")
     if len(pair[1]) > MAX_INDEX:
@@ -199,7 +199,7 @@ def topk(
     pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items, dislikes=True)
     scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
     if item_scale is not None and scale.shape != (n_items,):
-        raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one factor an item")
+        raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one for each item")
     blocked = check_ids("exclude_items", [] if exclude_items is None else exclude_items, n_items, "item")
     blocked = np.unique(blocked).astype(np.int32)
     entry = 4 + queries.dtype.itemsize

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 from helpers import LOSSES, interactions
+from instruments.memory import status
 from threadpoolctl import ThreadpoolController
 
 from rgals import RGALS
@@ -371,14 +372,6 @@ def forks(number: int) -> dict:
         thread.join()
     during = sorted({count for counts in inside for count in counts})
     return {"cases": k + 1, "faults": faults, "slowest": slowest, "during": during, "left": blas() == before}
-
-
-def status(name: str) -> int:
-    with open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith(name + ":"):
-                return int(line.split()[1]) * 1024
-    raise LookupError(name)
 
 
 def soak(fits: int) -> dict:

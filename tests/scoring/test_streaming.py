@@ -86,6 +86,13 @@ def expected(model, users, n, batch_size, labels=None, **filters):
     return [column.tolist() for column in columns]
 
 
+def interrupted(monkeypatch, *args, **options):
+    """A run that ends when all lists are in the scratch file, before the table is written."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_streaming._tables, "write", Mock(side_effect=KeyboardInterrupt))
+        recommend_all(*args, **options)
+
+
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_hold_the_lists_under_the_ids_of_the_data(matrix, model, tmp_path, kind, labels):
@@ -200,15 +207,7 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
         (model, options | {"batch_size": 17}),
         (model, options | {"resume": False}),
     ]
-    write, left = _streaming._tables.write, None
-
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_streaming._tables, "write", stop)
-    with pytest.raises(KeyboardInterrupt):
-        recommend_all(model, out, **options)
-    monkeypatch.setattr(_streaming._tables, "write", write)
+    interrupted(monkeypatch, model, out, **options)
     left = (tmp_path / "recs.csv.partial").read_bytes()
     for who, how in changes:
         (tmp_path / "recs.csv.partial").write_bytes(left)
@@ -228,9 +227,7 @@ def test_what_a_run_of_other_times_left_behind_is_not_used(tmp_path, monkeypatch
     timed = RGALS(K=8, n_iter=3, half_life=50.0, random_state=0).fit(earlier)
     whole, out = tmp_path / "whole.csv", tmp_path / "recs.csv"
     recommend_all(timed, whole, X_new=later, batch_size=16)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(_streaming._tables, "write", Mock(side_effect=KeyboardInterrupt))
-        recommend_all(timed, out, X_new=earlier, batch_size=16)
+    interrupted(monkeypatch, timed, out, X_new=earlier, batch_size=16)
     assert recommend_all(timed, out, X_new=later, batch_size=16).resumed == 0
     assert out.read_bytes() == whole.read_bytes()
 
@@ -317,20 +314,11 @@ def test_a_full_disk_leaves_only_what_the_next_run_can_use(model, tmp_path, room
 
 def test_ctrl_c_while_the_scratch_file_is_read_loses_nothing(model, tmp_path, monkeypatch):
     options = {"batch_size": 16, "cold": "popular"}
-    original = _streaming._tables.write
-
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_streaming._tables, "write", stop)
-    with pytest.raises(KeyboardInterrupt):
-        recommend_all(model, tmp_path / "out.csv", **options)
-    monkeypatch.setattr(_streaming._tables, "write", original)
+    interrupted(monkeypatch, model, tmp_path / "out.csv", **options)
     left = (tmp_path / "out.csv.partial").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(_streaming.Scratch, "batches", stop)
-        with pytest.raises(KeyboardInterrupt):
-            recommend_all(model, tmp_path / "out.csv", **options)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_streaming.Scratch, "batches", Mock(side_effect=KeyboardInterrupt))
+        recommend_all(model, tmp_path / "out.csv", **options)
     assert (tmp_path / "out.csv.partial").read_bytes() == left
 
 
@@ -393,7 +381,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "one of rgals, no tuple; topk"),
+        ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "tuple: give one of rgals; topk"),
         ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
         ({"format": "xml"}, ParameterError, "format='xml'"),
         ({"out": "missing/recs.csv"}, FileNotFoundError, "missing'$"),
