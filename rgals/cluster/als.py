@@ -32,7 +32,8 @@ class ClusterProblem:
     def __init__(self, graphs: Graphs, model: Any, shards: Shards, weighting: Weighting, dtype: Any) -> None:
         self.graphs, self.reg_exponent = graphs, float(model.reg_exponent)
         self.users, self.items = sides = shards.sides(weighting, dtype)
-        margins = [graphs.each(f"{side.name}-margins", tasks.margins, side.matrices) for side in sides]
+        of_rows = attrgetter("likes.row_sums", "likes.row_counts")
+        margins = [graphs.each(f"{side.name}-margins", of_rows, side.matrices) for side in sides]
         on_cluster = graphs.submit(graphs.one("degrees", tasks.degrees, *margins))
         degrees: Degrees = graphs.results([on_cluster])[0]
         shards.row_counts = degrees.user_count

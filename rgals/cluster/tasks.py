@@ -103,13 +103,6 @@ def _side(which: str, matrix: CSR, first: int, c: Coefficients, reg: float = 1.0
 
 
 @task
-def margins(matrix: CSR) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of the values, and number, of the likes of every row."""
-    likes = matrix.likes
-    return likes.row_sums, likes.row_counts
-
-
-@task
 def degrees(users: list[Any], items: list[Any]) -> Degrees:
     """The margins of the whole matrix, from those of its blocks."""
     (user_sum, user_count), (item_sum, item_count) = (map(np.concatenate, zip(*s)) for s in (users, items))
