@@ -295,8 +295,9 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         if not isinstance(getattr(X, "ndim", None), int):
             raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
         is_array = hasattr(X, "chunks")
-        if is_array and (X.ndim != 2 or X.numblocks[1] != 1):
-            raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
+        if is_array and (X.ndim != 2 or X.numblocks[1] != 1 or np.isnan(X.shape[1])):
+            why = "give two dimensions, the second of known size and in one block: X.rechunk({1: -1})"
+            raise InputError(f"X has shape {X.shape} in {X.numblocks} blocks; {why}")
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
         if is_array:
             parts, n_rows = _read_chunks(graphs, sources, options)

@@ -288,8 +288,10 @@ def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     array = da.concatenate([da.from_delayed(one, X.shape, np.float32, meta=meta) for one in chunks])
     with pytest.raises(InputError, match="Negative values .* chunk 1 of X"):
         fit(client, array)
-    with pytest.raises(InputError, match=r"X.rechunk\(\{1: -1\}\)"):
-        fit(client, da.ones((6, 4), chunks=(6, 2)))
+    width = da.from_delayed(dask.delayed(X), (X.shape[0], np.nan), np.float32, meta=meta)
+    for odd in (da.ones((6, 4), chunks=(6, 2)), da.ones(6, chunks=3), da.ones((2, 2, 2), chunks=2), width):
+        with pytest.raises(InputError, match=r"two dimensions, the second .*: X.rechunk\(\{1: -1\}\)"):
+            fit(client, odd)
     table = pd.DataFrame({"a": X.tocoo().row, "b": X.tocoo().col})
     rows = da.from_array(table.to_numpy(), chunks=(len(table) // 2, 2))  # of ids, not of items' weights
     with pytest.raises(InputError, match="^chunk .* of X: the first columns of X .* look like ids"):
