@@ -23,6 +23,7 @@ from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
 from rgals.scoring._tables import check_writable
+from rgals.scoring._topk import is_matrix
 from rgals.solvers.plan import padded
 from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
@@ -305,6 +306,8 @@ class DaskRGALS(RGALS):
         NotFittedError
             There is no fit on a cluster; a loaded, unpickled or updated model has
             `rgals.scoring.recommend_all`.
+        ParameterError
+            A parameter is out of range; ``candidates`` is a matrix.
         InputError
             The folder is not empty.
         """
@@ -313,6 +316,8 @@ class DaskRGALS(RGALS):
             raise NotFittedError("no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)")
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
+        if is_matrix(candidates):  # a matrix has rows of all users, and tasks have blocks of them
+            raise ParameterError("candidates", "a matrix", "give one list of item ids for all users")
         folder, began = os.path.abspath(out), time.perf_counter()
         graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
         # Labels of all blocks at once: two that read alike may be in different blocks.

@@ -400,6 +400,9 @@ def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
     np.testing.assert_allclose(table["score"], found.ravel(), rtol=1e-5)
     with pytest.raises(InputError, match="not empty"):
         model.recommend_all(tmp_path / "lists")
+    with pytest.raises(ParameterError, match="^candidates='a matrix'.* one list"):  # blocks have other shapes
+        model.recommend_all(tmp_path / "others", candidates=sp.csr_array((240, 180)))
+    assert not (tmp_path / "others").exists()
 
 
 @pytest.mark.parametrize("side", ["user", "item"])
