@@ -182,7 +182,7 @@ class Task:
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
-        if not hasattr(model, "_state"):
+        if isinstance(model, type) or not hasattr(model, "_state"):
             raise InputTypeError(f"model is a {type(model).__name__}: give one of rgals; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")

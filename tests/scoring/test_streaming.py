@@ -382,6 +382,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
     ("change", "error", "words"),
     [
         ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "tuple: give one of rgals; topk"),
+        ({"model": RGALS}, InputTypeError, "give one of rgals"),
         ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
         ({"format": "xml"}, ParameterError, "format='xml'"),
         ({"out": "missing/recs.csv"}, FileNotFoundError, "missing'$"),
