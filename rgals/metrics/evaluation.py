@@ -37,6 +37,13 @@ class Evaluation(dict):
         Those among them of whom nothing is known.
     n_interactions : int
         Test interactions of these users.
+
+    Examples
+    --------
+    >>> from rgals.metrics import Evaluation
+    >>> found = Evaluation({"ndcg@10": 0.31}, n_users=50)
+    >>> found["ndcg@10"], found.n_users
+    (0.31, 50)
     """
 
     def __init__(self, figures: Any = (), n_users: int = 0, n_cold: int = 0, n_interactions: int = 0) -> None:

@@ -455,9 +455,9 @@ def test_ids_beyond_the_memory_are_refused_with_both_numbers():
 
 @LINUX
 def test_memory_is_bounded(zygote, tmp_path):
-    """In many buckets; in one bucket, 230 MB more were needed than the process itself takes."""
+    """In many buckets about 90 MB are needed beside the process, in one bucket 380 MB."""
     before, after = zygote.run("datasets.test_convert:converted_at_once", str(tmp_path)).value
-    assert after - before < 150_000_000
+    assert after - before < 230_000_000
 
 
 def converted_at_once(folder: str) -> tuple[int, int]:
@@ -465,7 +465,7 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 
     rng = np.random.default_rng(0)
     for k in range(4):
-        users, items = rng.integers(0, 50_000, 500_000), rng.integers(0, 20_000, 500_000)
+        users, items = rng.integers(0, 50_000, 1_000_000), rng.integers(0, 20_000, 1_000_000)
         pq.write_table(pa.table({"user": users, "item": items}), f"{folder}/{k}.parquet")
     module._CHUNK, module._LEAST_MEMORY = 1 << 18, 0
     module._bytes = lambda memory: module.of_process(1) + 60_000_000

@@ -17,7 +17,7 @@ from helpers import interactions
 from instruments.harness import LINUX, python
 from instruments.memory import matrix
 
-from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, estimator
+from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime import cgroups
@@ -26,7 +26,7 @@ from rgals.scoring import topk, topk_dense
 from rgals.sgd import SGDRanker
 from rgals.solvers import closed_form
 from rgals.solvers import precision as _precision
-from rgals.training import base
+from rgals.training import base, fit
 
 # ------------------------------------------------------------------ what a fit takes
 
@@ -280,7 +280,7 @@ def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):
 
     for name in ("choose_reg", "check_underflow"):
         with monkeypatch.context() as patch:
-            patch.setattr(estimator, name, fail)
+            patch.setattr(fit, name, fail)
             with pytest.raises(InsufficientMemoryError, match=r"during a fit with K=4.*Unable to.*available"):
                 RGALS(K=4).fit(X)
     with monkeypatch.context() as patch:
