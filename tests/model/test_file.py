@@ -40,5 +40,5 @@ def test_crafted_model_files(zygote, tally, amount):
         answers = outcome.value if outcome.returned else [str(outcome)] * len(part)
         for (name, _), answer in zip(part, answers, strict=True):
             refused = answer in ("ModelFileError", "OtherFormatError")  # the latter is a kind of the former
-                count.add(outcome.seconds, None if refused else f"{name}: {answer}")
+            count.add(outcome.seconds, None if refused else f"{name}: {answer}")
     count.check()
