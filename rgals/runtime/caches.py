@@ -176,6 +176,11 @@ class Entries:
         except OSError as error:
             warn_uncached(f"{self._folder}: {error.strerror}. Set NUMBA_CACHE_DIR before Python starts")
 
+    def flush(self) -> None:
+        """Remove the entries of this function; numba's `Dispatcher.recompile` calls it."""
+        for path in Path(self._folder).glob(f"{self._function}-{self._stamp}-*.nbc"):
+            path.unlink(missing_ok=True)
+
 
 @functools.cache
 def _remove_old(folder: str, python: str, stamp: str) -> None:
