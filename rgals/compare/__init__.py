@@ -15,6 +15,7 @@ from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import parse_all, rising
 from rgals.metrics.significance import Against
 from rgals.model_selection import Protocol
+from rgals.plots import figures
 from rgals.runtime.checks import check_choice, check_int, record_of
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -97,7 +98,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     InputError
         The folder holds a comparison with other settings.
     MissingDependencyError
-        ``out`` is given but matplotlib is not installed; results are stored all the same.
+        ``out`` is given but matplotlib is not installed: raised before the first fit.
 
     Warns
     -----
@@ -128,6 +129,8 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     effort = record_of("effort", effort, Effort)
     chosen = get_methods(methods)
     effort.check(chosen)
+    if out is not None and not effort.tune_only:
+        figures()  # raises before fits of minutes, not after them
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)

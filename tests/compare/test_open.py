@@ -617,6 +617,14 @@ def test_to_frame_says_what_is_missing(split, monkeypatch):
         result.to_frame()
 
 
+def test_a_missing_matplotlib_is_named_before_the_first_fit(split, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match=r"rgals\[plot\]"):
+        compare(split, "popularity", out=tmp_path / "out", **ONE)
+    assert not (tmp_path / "out").exists()
+    assert compare(split, "popularity", **ONE).rows
+
+
 def test_two_methods_of_one_label_are_refused(split):
     """Nothing told their rows and curves apart, and one of them had no objective."""
     for methods in (["rg2", RG2(alpha=0.3)], [METHODS["rg2"], replace(METHODS["rg2"], name="other")]):
