@@ -91,9 +91,9 @@ def _measure(model: Any, data: Interactions) -> list[float]:
 
 
 def _typical_user(data: Interactions) -> int:
-    """A user with a history of about median length and a held-out item."""
+    """A user with a history of about median length and a held-out item, or 0 if nobody has both."""
     lengths = np.diff(data.train.indptr) * (np.diff(data.test.indptr) > 0)
-    return int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
+    return int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0])))) if lengths.any() else 0
 
 
 def _one_user(user: int, n: int, data: Interactions, model: RGALS) -> str:

@@ -460,6 +460,15 @@ def test_demo_refuses_what_it_cannot_show_before_it_fits(option, said, capsys):
     assert told.out == "" and said in told.err and "Fitting" not in told.err
 
 
+def test_demo_on_a_file_without_anything_to_hold_out_says_so_alone(tmp_path, capsys):
+    """Warnings of numpy about the mean of nothing came first."""
+    path = tmp_path / "single.csv"
+    path.write_text("user,item\n" + "".join(f"u{k},i{k % 9}\n" for k in range(30)))
+    assert main(["demo", "--data", str(path), "-q", *FAST]) == 1
+    told = capsys.readouterr().err
+    assert "holds no interaction" in told and "warning" not in told
+
+
 def test_demo_on_a_file(folder, capsys):
     user = rows_of(folder / "ratings.csv")[0]["userId"]
     arguments = [
