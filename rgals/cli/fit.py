@@ -151,8 +151,8 @@ def run_tune(args: argparse.Namespace) -> None:
       rgals tune ratings.csv --space half_life=auto -o model.npz
 
     The losses share the budget, counted in default fits. With a journal, the same command resumes an
-    interrupted one. A test or validation part that DATA marks is not fitted: settings are judged by the
-    marked validation part or, without one, by a tenth of every user's interactions.
+    interrupted one. Settings are judged by the validation part that DATA marks or, without one, by a tenth of
+    every user's interactions. The saved model is fitted to both, but never to a test part that DATA marks.
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
     shared.check_outputs((args.output, how.get("journal")), args.data)

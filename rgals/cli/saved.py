@@ -32,7 +32,7 @@ _BATCH_SIZE = 8192
     arg("--metrics LIST", f"default: {_METRICS}", default=_METRICS),
     arg("--fold-in SHARE", "hide this share of every user of DATA", type=float),
     arg("--seed N", "seed of the hidden share (default: 0)", type=int, default=0),
-    arg("--cold", "lists of users without history (default: empty)", choices=COLD, default="empty"),
+    arg("--cold", "lists of users unknown to the model (default: empty)", choices=COLD, default="empty"),
     param(evaluate, *shared.JOBS),
     arg("--json", "print one line of JSON"),
     *shared.READING,
@@ -46,10 +46,10 @@ def run_evaluate(args: argparse.Namespace) -> None:
       rgals evaluate model.npz newcomers.csv --fold-in 0.2
 
     The interactions of DATA (of its test part, if it marks one) are the truth; interactions that the model
-    was fitted to are left out of rankings and truth. Users without history are judged by the lists of --cold,
-    and items that the model does not know count as missed. With --fold-in SHARE users need not be known: that
-    share of every user's interactions in DATA is the truth, and the user's factors are computed from the
-    rest.
+    was fitted to are left out of rankings and truth. Users of whom the model knows nothing are judged by the
+    lists of --cold, and items that it does not know count as missed. With --fold-in SHARE users need not be
+    known: that share of every user's interactions in DATA is the truth, and the user's factors are computed
+    from the rest.
     """
     if args.fold_in is not None:
         check_share("fold_in", args.fold_in)
@@ -78,7 +78,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
         print(json.dumps({**counts, **means}))
         return
     text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
-    shared.tell(args, f"{text}, {figures.n_cold:,} of them without history")
+    shared.tell(args, f"{text}, {figures.n_cold:,} of whom the model knows nothing")
     print(shared.table(list(figures.items()), ["metric", "mean"]))
 
 
