@@ -124,7 +124,7 @@ def test_kill_while_fitting(zygote, tmp_path, tally):
             count.failures.append(f"fit {run}: temporary files are left")
         if run > 20 * count.figure:
             break
-    assert resumed > kills / 2, "kills must fall behind the first checkpoint"
+    assert resumed > kills / 4, "kills must fall behind the first checkpoint"
     count.check()
 
 
