@@ -41,7 +41,7 @@ ax.set(xlabel="share of wrong tags", ylabel="recall@20 among new items", ylim=0)
 ax.legend(frameon=False)
 
 # %%
-# After 120 days every user switches to another of eight groups of items for two thirds of the events.
+# Every 120 days a user moves on to another of eight groups of items; a third of the events stay in the first.
 user, day = rng.integers(400, size=24_000), rng.integers(360, size=24_000)
 moved = np.where(rng.random(24_000) < 1 / 3, 0, (day + rng.integers(120, size=400)[user]) // 120)
 taste = rng.integers(8, size=(400, 5))[user, moved]
