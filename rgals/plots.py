@@ -309,9 +309,9 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     Returns
     -------
     matplotlib axes
-        A line for each model: how often an item is recommended, mean over items of similar popularity,
-        divided by its share of the training interactions. A line at 1 recommends in proportion to the data; a
-        rising one favours popular items. Ratios below a thousandth are drawn as a thousandth.
+        A line for each model, over groups of items of similar popularity: their share of all recommendations,
+        divided by their share of the training interactions. A line at 1 recommends in proportion to the data;
+        a rising one favours popular items. Ratios below a thousandth are drawn as a thousandth.
 
     Raises
     ------

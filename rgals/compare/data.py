@@ -96,7 +96,7 @@ def prepare(
     """
     if isinstance(data, Split):
         if (min_value, core, random_state, protocol, columns) != (None, None, 0, None, None):
-            raise ParameterError("data", "Split(...)", "it is split already; give these options to prepare")
+            raise ParameterError("data", "Split(...)", "it is split already; give options where it is made")
         return data
     protocol = named_protocol(protocol)
     if protocol is not None and not (min_value is None and core is None and random_state == 0):

@@ -51,7 +51,7 @@ def digest(thing: Any) -> str:
 
 
 def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None) -> Any:
-    """A copy with ``params``; its random states are set to ``seed``, and ``n_jobs`` if that is None."""
+    """A copy with ``params``, ``seed`` as every random state, and ``n_jobs`` where its own is None."""
     if not hasattr(thing, "fit"):
         return partial(thing, **params)
     model = clone(thing, safe=False)

@@ -158,7 +158,7 @@ def evaluate(
 def figures(
     judged: Served, wanted: Sequence[Metric], rows: np.ndarray, n_jobs: int | None, batch: int | None = None
 ) -> tuple[Evaluation, Evaluation, np.ndarray]:
-    """Means over ``rows``, figures of each row, and the rows that have test items outside train."""
+    """Means over ``rows``, the figures of each row with test items outside train, and these rows."""
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
     batch = max(1, min(_BATCH, dense)) if batch is None else check_int("batch_size", batch, 1)

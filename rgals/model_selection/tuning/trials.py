@@ -119,7 +119,7 @@ class Measurement:
     report: Callable[[dict[str, Any]], int]  # called with every row; returns its number in the table
     ahead: Callable[[int], None]  # called with K before a full fit
     _starts: dict[int, RGALS | None] = field(default_factory=dict)  # by position of the split
-    # by `id` of the training matrix, K and kind of values: 5 to 16 % of a cheap fit each
+    # by `id` of the training matrix, K and kind of values; each takes 5 to 16 % of the time of a cheap fit
     _rules: dict[tuple[int, int, str], dict[str, float]] = field(default_factory=dict)
 
     def __call__(self, params: dict[str, Any], level: int) -> Trial:
