@@ -33,10 +33,10 @@ class RGALSCV(RGALS):
 
     The search of `rgals.model_selection.tune`, around the rule: losses, ``alpha``, ``reg``, exponents of
     users and items, the exponent of the read-out, the number of iterations, and K if several are given;
-    then, as far as the budget goes, weights of ``hard_negatives`` and ``reg`` beside them. A tenth of every
-    user's interactions is hidden and judges them, on small data several times. The rule is a candidate too;
-    another is taken only if it gains more than the standard error of the users' differences. The last fit
-    takes all interactions.
+    then, as far as the budget goes, weights of ``hard_negatives`` and ``reg`` beside them. A hidden tenth of
+    every user's interactions judges the settings, on small data several such parts. The rule is a candidate
+    too; another setting is taken only if it gains more than the standard error of the users' differences.
+    The last fit takes all interactions.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class RGALSCV(RGALS):
         Cost in default fits with the first K, evaluation and the last fit included: estimated, not timed. A
         fit counts as at least 2.5 seconds of two cores, about. At least two settings are fitted in full. Each
         larger K gets a fifth of the budget, in fits with that K and at most the iterations that were best
-        before; the K that is taken gets two fifths more, to move one parameter of the best setting at a time.
+        before; if one is taken, it gets two fifths more, to move one parameter of the best setting at a time.
         From K=256 on, a quarter of the first K is searched, and its best settings are tried with the first K.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. By default the best setting is also tried

@@ -155,8 +155,8 @@ def tune(
     cheapest fits start from the user factors of a fit in the middle. Full fits are judged after an eighth, a
     quarter, a half and all of their iterations, and the best of these with several exponents of the read-out.
     The middle is left only for a gain beyond the standard error of the users' differences. If K is a list,
-    larger values follow, a fifth of the budget each, while the one before gained ``search.min_gain``; at the
-    K that is taken, one parameter at a time is moved while that pays. From K=256 on, it begins at K / 4.
+    larger values follow, a fifth of the budget each, while the one before gained ``search.min_gain``; if one
+    is taken, one parameter at a time is moved there while that pays. From K=256 on, it begins at K / 4.
 
     Parameters
     ----------
