@@ -183,7 +183,8 @@ class Task:
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
         if isinstance(model, type) or not hasattr(model, "_state"):
-            raise InputTypeError(f"model is a {type(model).__name__}: give one of rgals; topk takes factors")
+            what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+            raise InputTypeError(f"model is {what}: give a fitted model of rgals; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:
