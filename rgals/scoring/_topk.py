@@ -141,7 +141,8 @@ def topk(
     exclude : sparse matrix of shape (B, N), optional
         Pairs that must not be returned, typically the interactions known from training: any stored non-zero.
     candidates : 1-D array of item ids, or sparse matrix of shape (B, N), optional
-        The only items that may be returned, to all or, by a matrix, to each query; it scores its pairs alone.
+        The only items that may be returned: one list for all queries, or a matrix with the items of each.
+        Of a matrix only its pairs are scored.
     exclude_items : 1-D array of item ids, optional
         Items that nobody gets.
     item_scale : array of shape (N,), optional

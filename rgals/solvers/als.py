@@ -176,6 +176,6 @@ class ALS:
 
 
 def restored(state: dict[str, np.ndarray], side: str) -> np.ndarray:
-    """Factors of a state. Version 0.2 stored them in a triangular basis, with the matrix that undoes it."""
+    """Factors of a state. Release 0.2 and before may have them in another basis, with the way out of it."""
     array, basis = state[f"{side}_factors"], state.get(f"{side}_basis")
     return array if basis is None else (array @ basis.T).astype(array.dtype)

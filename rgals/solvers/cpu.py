@@ -250,7 +250,8 @@ def eigenbasis(G: np.ndarray, u: np.ndarray | None, interaction: float) -> np.nd
 
 
 def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: np.ndarray) -> np.ndarray:
-    """``H v``: what the interaction that couples the rows adds to ``s``, times their scales."""
+    """``H v``: what the interaction that couples the rows adds to ``s``."""
+    # The right-hand side of row r gets ``scale_r H v``: on the item side, ``linear`` and ``scale`` are equal.
     # ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r``, the vector ``solutions``,
     # with ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, which is diagonal in this basis.
     k = len(B)

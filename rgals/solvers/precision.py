@@ -78,7 +78,7 @@ def hard_rows_at_risk(
     n_jobs: int | None,
 ) -> tuple[CSR, Side, np.ndarray]:
     """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers."""
-    # Hard negatives weigh little more than all pairs do, so that they alone put no row at risk.
+    # A hard negative weighs as much as any pair does, times `hard.weight`: alone it puts no row at risk.
     at = rows_at_risk(rows, fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
