@@ -381,7 +381,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "is a tuple: give a .* of rgals; topk"),
+        ({"model": (np.ones((M, 2)), np.ones((N, 2)))}, InputTypeError, "a tuple: give a .* of rgals; topk"),
         ({"model": RGALS}, InputTypeError, "is the class RGALS: give a fitted"),
         ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
         ({"format": "xml"}, ParameterError, "format='xml'"),
