@@ -98,9 +98,9 @@ def _multiply(
     fixed = FixedSide(table.reshape(-1), nothing, nothing)
     for start, stop, block in matrix.blocks():
         n, counts, solved = block.n_rows, block.row_counts, out[start:stop]
-        order, worth, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
+        order, steps, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
         solved[counts == 0] = 0.0
-        work = Work(order, pieces(counts[order]), np.full(n, DIAGONAL, np.int8), worth, 1, 1)
+        work = Work(order, pieces(counts[order]), np.full(n, DIAGONAL, np.int8), steps, 1, 1)
         values = read_only(block.values.astype(table.dtype, copy=False))
         terms = left[start:stop], right, np.empty((0, 0), table.dtype)
         rows = Rows(block.indptr, block.indices, values, none, none, np.ones(n), *terms)

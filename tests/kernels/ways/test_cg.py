@@ -100,8 +100,8 @@ def run_alone(X, weights, most=None):
     positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
     rows = Rows(*positives, numbers, numbers, numbers, *terms)
     fixed = FixedSide(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
-    one, worth = np.zeros(1, np.int64), plan.factorisation_steps(np.array([n]), K)
-    work = Work(one, np.array([0, 1]), np.full(1, cg.CG, np.int8), worth, most or n + 16, n + 16)
+    one, steps = np.zeros(1, np.int64), plan.factorisation_steps(np.array([n]), K)
+    work = Work(one, np.array([0, 1]), np.full(1, cg.CG, np.int8), steps, most or n + 16, n + 16)
     code, scratch = solve_alone(rows, fixed, work)
     assert code in (0, NEXT)
     return code == 0, scratch.solution, scratch.rhs
