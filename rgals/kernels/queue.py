@@ -116,7 +116,7 @@ def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
     try:
         work(counter, *args)
     finally:
-        # No piece is left now: a job that no thread has begun is taken back, one that was begun waited for.
+        # No piece is left, or `work` raised: take back jobs that no thread has begun, wait for the others.
         for job in jobs:
             try:
                 job.pop()

@@ -9,7 +9,8 @@ and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = 
 negative, all eigenvalues are at least 1. K is padded to ``kp``, whole blocks of W (`rgals.kernels.tiles`).
 The kind of a row, which `rgals.solvers.plan` chooses, says how it is solved:
 
-- `EMPTY`: b = 0, and so is p. `DIAGONAL`: all m are 0, and ``p = b / D`` (`rgals.kernels.diagonal`).
+- `EMPTY`: no positives and ``linear = 0``: p is 0, or the row of ``prior``; no kernel runs.
+- `DIAGONAL`: all m are 0, and ``p = b / D`` (`rgals.kernels.diagonal`).
 - `DUAL`, n x n, for n below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
 - With flag `CG` beside these two: by conjugate gradients to rounding (`rgals.kernels.ways.cg`), and by
   Cholesky only if these turn out to be slower.
