@@ -172,6 +172,8 @@ class Trained(FactorRanker):
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         features = {"user_features": user_features, "item_features": item_features}
         dtype = given._check(asked | features)
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint(checkpoint)  # refuses what cannot be a folder, before the matrix is read
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         matrix, labels, priors, encodings = with_features(given, matrix, labels, features)
         if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:

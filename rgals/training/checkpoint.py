@@ -151,8 +151,10 @@ class Store:
             raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
         for key in {**description, **stored}:
             if stored.get(key, ...) != description.get(key, ...):
-                both = f"{key} is {description.get(key)!r:.60} here and {stored.get(key)!r:.60} there"
-                problem = f"{both}; continue that fit, or give another folder"
+                texts = (repr(each.get(key)) for each in (description, stored))
+                # With dots, as a number that is cut in two reads as another one.
+                here, there = (text if len(text) <= 60 else f"{text[:57]}..." for text in texts)
+                problem = f"{key} is {here} here and {there} there; continue that fit, or give another folder"
                 raise CheckpointError(f"{path} belongs to another fit: {problem}")
         if iteration > n_iter:
             what = f"beyond the {n_iter} that are asked for; ask for more, or give another folder"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import interactions
 
-from rgals import RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
+from rgals import RG2, RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
 from rgals.files.archive import load_npz, save_npz
 from rgals.matrix.validate import as_csr
 from rgals.sgd import SGDRanker
@@ -157,10 +157,18 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
 
 
 @pytest.mark.parametrize("folder", ["", __file__])
-def test_what_cannot_be_a_folder_is_refused_by_name(folder, X):
-    """They were a FileNotFoundError and a FileExistsError, after the matrix was read."""
+@pytest.mark.parametrize("estimator", [RGALS, SGDRanker])
+def test_what_cannot_be_a_folder_is_refused_by_name(folder, estimator):
+    """They were a FileNotFoundError and a FileExistsError, after the matrix was read; here it is none."""
     with pytest.raises(ParameterError, match="folder=.*need a folder; give its path"):
-        RGALS(K=2, n_iter=1).fit(X, checkpoint=folder)
+        estimator(K=2).fit("no matrix", checkpoint=folder)
+
+
+def test_long_values_of_another_fit_end_with_dots(X, tmp_path):
+    """A number that was cut in two read as another one."""
+    RGALS(K=2, n_iter=1, loss=RG2(alpha=0.1)).fit(X, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=r"loss is \[.{56}\.\.\. here and \[.{56}\.\.\. there"):
+        RGALS(K=2, n_iter=1, loss=RG2(alpha=0.2)).fit(X, checkpoint=tmp_path)
 
 
 def test_checkpoints_of_als_and_sgd_are_not_mistaken(X, tmp_path):
