@@ -50,7 +50,7 @@ class RGALS(
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int or "auto", default="auto"
         Iterations (an item and a user half-step each). "auto" stops when the objective settles, after at most
-        16; with ``early_stopping``, when patience ends, after at most 32. A number is not shortened.
+        16; with ``early_stopping``, when patience ends, after at most 32. A number alone is not shortened.
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
         ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
         conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate

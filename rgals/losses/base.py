@@ -173,10 +173,10 @@ def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndar
 
 
 def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
-    """``sqrt(max(M, N) / n)``: half the edge of the spectrum of a random matrix, in units of ``reg``.
+    """``sqrt(max(M, N) / n)``, at least half the edge of the noise: the default ``reg`` of a `Loss`.
 
-    The closed form of RG2 with alpha=0 shrinks every singular value by ``reg``. With this one, the factors of
-    a random matrix of this shape and density would be zero.
+    The closed form of RG2 with alpha=0 subtracts ``reg`` from every singular value. Of a random matrix of n
+    interactions it leaves nothing from the edge on, ``reg = sqrt(M / n) + sqrt(N / n)``.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ _COHESIONS = 1.0, 25.0
 _LENGTHS = 2.0, 2000.0
 _FACTORS = 64.0, 1024.0
 _REGS = 0.01, 0.7
-# Numbers of items in which alpha is inverse to it, and the power by which reg falls there. No data set has so
-# few: with the 300, 100 and 30 most popular items of 16 sets RG2 gained 1, 4 and 6 %, iALS 1, 4 and 2,
-# measured once; `benchmarks/rule.py --popularity --items` measures what the rule reaches there.
+# Range of N in which alpha is proportional to 1 / N, and the power by which reg falls there. No data set has
+# so few items: with the 300, 100 and 30 most popular items of 16 sets RG2 gained 1, 4 and 6 %, iALS 1, 4 and
+# 2, measured once; `benchmarks/rule.py --popularity --items` measures what the rule reaches there.
 _FEW_ITEMS, _REG_POWER_OF_ITEMS = (20.0, 700.0), 0.12
 # `doubt`: `strength` below which it begins, the fall in strength that adds 1 to it, its largest value, and
 # the factor of alpha per unit. Data sets have a strength of 2.4 and more. Of 94 small parts of them and

@@ -237,7 +237,7 @@ _PRIOR = {
     "weights": ("f8", ("n_{}_features", "K")),
     "encoding": ("u1", ("n_{}_encoding",)),  # how a frame became columns, as JSON
 }
-# Sums are float64 and counts int64; older files have no pairs.
+# Sums are float64 and counts int64. Pairs are stored if the matrix has dislikes; older files have none.
 _MORE = {
     f"degrees_{name}": ArraySpec(("f8" if "sum" in name else "i8",), (f"n_{name[:4]}s",), "pairs" not in name)
     for name in _DEGREES

@@ -106,7 +106,7 @@ class SGDRanker(Trained, BaseEstimator):
         One set of negatives for a whole batch.
     exclude_positives : bool, default=False
         Never use a user's own items as negatives; losses of lists never do. Otherwise they are drawn as all
-        others are, and only shared and in-batch negatives leave the row's own positive out.
+        others are, but for the row's own positive if negatives are shared, in-batch or without replacement.
     replacement : bool, default=True
         Whether one row may draw an item twice.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"

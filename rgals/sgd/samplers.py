@@ -42,8 +42,8 @@ class Sampler:
     _: KW_ONLY
     gamma: float = 1.0
     shared: bool = False
-    # Otherwise only the accidental hit on the row's own positive is left in place (independent draws) or
-    # masked (shared and in-batch negatives).
+    # Otherwise users' positives are drawn, too. A row's own one stays if rows draw for themselves with
+    # replacement; it is not drawn without replacement, and masked in shared and in-batch negatives.
     exclude_positives: bool = False
     replacement: bool = True
     for_lists: bool = False  # draw `lists`, whose negatives are no positives and may be fewer than asked

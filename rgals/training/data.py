@@ -90,7 +90,7 @@ def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:
-    """How the values of a fit become weights. "auto" warns where it does not take them as they are."""
+    """How the values of a fit become weights. "auto" warns where they look unfit as weights."""
     return Weighting.of(choose_values(Values.of(matrix.likes)) if values == AUTO else values, matrix)
 
 

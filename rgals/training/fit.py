@@ -46,8 +46,8 @@ MAX_ITER, MAX_ITER_WATCHED = 16, 32
 # .44 at K=256, with 100.7 and 99.8 % of the NDCG@10 (at least 95.9 %, food-10core; benchmarks/start.py). A
 # share of .002 takes .56 and .49.
 SHARE = 3e-3
-# Iterations with hard negatives when n_iter is "auto": the last ones of a fixed number, as the objective of
-# drawn pairs does not tell when to end.
+# Iterations with hard negatives when n_iter is "auto", without early stopping: the last ones of a fixed
+# number, as the objective of drawn pairs does not tell when to end.
 DRAWS = 6
 # Parameters that must be the same when a checkpoint is resumed.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")

@@ -184,7 +184,7 @@ def _swap_ndcg(lists: Lists, p: float) -> tuple[Any, Weights]:
 
 
 def _swap_nrbp(lists: Lists, p: float) -> tuple[Any, Weights]:
-    share = np.expm1((lists.rank - 1) * np.log(p))  # p^(r - 1) - 1, exact in float32 near p = 1, too
+    share = np.expm1((lists.rank - 1) * np.log(p))  # p^(r - 1) - 1: near p = 1 float32 holds its differences
     return (1 - p) / (1 - p ** lists.m[lists.list_of].astype(float)), Weights(share, share)
 
 
