@@ -97,7 +97,7 @@ class Computed(Column):
     """A column whose numbers are computed when they are read, by ``make(start, stop)``."""
 
     def __init__(self, make: Callable[[int, int], np.ndarray], size: int, dtype: Any) -> None:
-        self.make, self.size, self.dtype = make, size, np.dtype(dtype)
+        self.make, self.size, self.shape, self.dtype = make, size, (size,), np.dtype(dtype)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers ``[start, stop)``."""

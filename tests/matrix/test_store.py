@@ -315,6 +315,7 @@ def test_entries_are_counted_from_the_end_as_in_an_array(shops):
     disk = both(shops, True)[1].matrix
     for column in (disk.indices, Weighting.of("log1p", disk).rows(disk).values):
         whole = column[:]
+        assert column.shape == whole.shape and column.dtype == whole.dtype
         for key in (-1, -disk.nnz, np.int64(7), slice(None, None, -1), slice(9, -3, 4), slice(9, 2, -3)):
             np.testing.assert_array_equal(column[key], whole[key], strict=True)
         assert len(column[5:2]) == len(column[2:5:-1]) == 0
