@@ -76,7 +76,8 @@ def _fields(text: str) -> dict[str, str]:
 def _day_first(dates: list[dict[str, str]]) -> bool:
     """Whether 01/02/2024 is in February, as the other dates of the column say."""
     pairs = [(int(d["first"]), int(d["other"])) for d in dates if "first" in d and d["mark"] != "."]
-    day_first, month_first = any(first > 12 for first, _ in pairs), any(other > 12 for _, other in pairs)
+    day_first = any(first > 12 for first, _ in pairs)
+    month_first = any(first <= 12 < other for first, other in pairs)
     if day_first and month_first:
         raise ValueError("some dates have the day first and some the month")
     if not (day_first or month_first) and any(first != other for first, other in pairs):

@@ -94,6 +94,7 @@ def test_other_dates_of_the_column_tell_the_day_from_the_month():
     [
         (["01/02/2024", "03/04/2024"], "cannot be told apart; write 2024-01-31"),
         (["31/01/2024", "01/31/2024"], "some dates have the day first"),
+        (["31/01/2024", "13/13/2024"], r"line 3 .*13/13/2024.*month must be in 1..12"),
         (["2024-01-31", "2024-02-30"], r"line 3 .*2024-02-30"),
         (["2024-01-31", "2024-13-01"], r"line 3 .*2024-13-01"),
         (["2024-01-31", "now"], r"line 3 .*'now'"),
