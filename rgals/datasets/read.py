@@ -1,6 +1,7 @@
 """`read_interactions`: interactions from a file, a frame, arrays or a matrix."""
 
 import codecs
+import io
 import os
 from functools import partial
 from pathlib import Path
@@ -168,8 +169,10 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
         line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
         raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
     with open_bytes(path) as file:
-        start = file.read(1 << 10)
+        start, is_plain = file.read(1 << 10), isinstance(file, io.BufferedReader)
     if start.startswith(b"PAR1"):
+        if not is_plain:
+            raise FileFormatError(f"{path} is a packed parquet file; unpack it first")
         return "parquet"
     if path.suffix == ".npz" or frames.holds_arrays(path):
         _unnamed(path, wanted)

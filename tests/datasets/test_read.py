@@ -391,6 +391,7 @@ FAULTS = {
     "zip": (b"PK\x03\x04" + b"x" * 99, r"zip archive"),
     "open quote": (TABLE + 'dan,"tea,1,2\n' + "a,b,1,2\n" * 5, r"line 6: a quote is opened and never closed"),
     "open quote, ::": ('a::b::1\nc::"d::2\n', r"line 2: a quote is opened and never closed: 'c::d::2"),
+    "packed parquet": (gzip.compress(b"PAR1" + bytes(99)), r"is a packed parquet file; unpack it first"),
     "cut gzip": (gzip.compress(TABLE.encode() * 50)[:-20], r"cut off or damaged"),
     "broken bzip2": (bz2.compress(TABLE.encode() * 50)[:60] + b"\0" * 60, r"cut off or damaged"),
     "broken gzip": (gzip.compress(os.urandom(99))[:30] + b"\0" * 60, r"cut off or damaged"),
