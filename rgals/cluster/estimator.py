@@ -97,7 +97,7 @@ class DaskRGALS(RGALS):
     solver, device, hard_negatives, early_stopping, warm_start, half_life
         Only the defaults, or ``solver="exact"``, are accepted.
     pcg_steps, feature_reg, patience, metric, validation_users
-        Ignored by a fit on a cluster; `score` and `to_local` have them.
+        Ignored by a fit on a cluster; `score` and the model of `to_local` use them.
     client : dask.distributed.Client or None, default=None
         None for the client that was created last. Pickles and files do not contain it.
     n_blocks : int or None, default=None

@@ -78,7 +78,7 @@ class Graphs(AbstractContextManager):
         return [self.one(f"{what}-{i}", function, *row, *always) for i, row in rows]
 
     def submit(self, wanted: Any) -> Any:
-        """Submit all tasks that were added; the futures of a key, of a list of keys, or of lists of lists."""
+        """Submit all tasks that were added; futures of a key, of a list of keys, or of several lists."""
         import dask
 
         tasks, self._tasks, self.name = self._tasks, {}, uuid.uuid4().hex[:12]

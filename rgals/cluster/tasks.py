@@ -152,8 +152,8 @@ def draw(
 class Sums(NamedTuple):
     """Sums over the rows of a block that the next half-step, in which they are fixed, takes."""
 
-    gramian: np.ndarray  # (K, K): of the factors, by `Block.gram`
-    u: np.ndarray  # (K,): sum of the factors, by `Block.gram`
+    gramian: np.ndarray  # (K, K): of the factors, weighted by `Block.gram`
+    u: np.ndarray  # (K,): sum of the factors, weighted by `Block.gram`
     penalty: float  # ``sum_r ridge_r |f_r|^2``
     value: float  # as of a `Table`
 

@@ -66,7 +66,7 @@ def shown(text: str) -> str:
 
 @contextmanager
 def open_lines(path: Place, encoding: str, longest: int = _MAX_ROW, **how: Any) -> Iterator[Iterator[str]]:
-    """The lines of a text file. One of ``longest`` characters is an error: it might fill the memory."""
+    """The lines of a text file. A line of ``longest`` characters is an error: it might fill the memory."""
     with open_bytes(path) as raw:
         file = io.TextIOWrapper(raw, encoding, **{"newline": "", **how})  # type: ignore[type-var]
 
@@ -166,7 +166,7 @@ class Layout:
             raise FileFormatError(f"{self.path}, line {before + 1}: {problem}") from error
 
     def csv_batches(self) -> Batches:
-        """The rows by Python's csv module, in batches. A `ValueError` says that one breaks a rule."""
+        """The rows by Python's csv module, in batches. A `ValueError` or `csv.Error`: one breaks a rule."""
         with open_lines(self.path, self.encoding) as lines:
             table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), self.delimiter)))
             if self.names is not None:

@@ -114,7 +114,7 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
 
 
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
-    """Raise if a row, counted from ``first``, is the header ``again``."""
+    """Raise if a row is the header again: ``again`` is the mask of those rows, from row ``first`` on."""
     if again.any():
         raise FileFormatError(f"{layout.locate(int(again.argmax()), first)}: the header occurs a second time")
 
@@ -220,7 +220,7 @@ def lists(path: Path, encoding: str = "utf-8", progress: bool = False, whole: bo
 
 
 def is_lists(path: Path, encoding: str) -> bool:
-    """Whether a file looks like lists: integers alone, another user on every line, lines of other lengths."""
+    """Whether a file looks like lists: integers alone, a new user on every line, lines of several lengths."""
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
     whole = all(_is_whole(field) for row in rows for field in row)
     return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1

@@ -63,7 +63,8 @@ def largest_pull(matrix: Any, alpha: float, enough: float) -> float:
     share, twice_items = matrix.nnz / rows.nnz, 2.0 * np.count_nonzero(popularity)
     by_user = 1.0 / np.sqrt((0.5 + alpha) * lengths)
     by_item = np.where(popularity > 0, 1.0 / np.sqrt(alpha * popularity + matrix.nnz / twice_items), 0.0)
-    # With noise: if all items are equally popular, popularity itself is in the null space of the matrix.
+    # With noise: if all items are equally popular, popularity itself is a singular vector, of a value that is
+    # small or 0, and the iteration would not leave it.
     noise = np.random.default_rng(0).standard_normal(matrix.n_cols)
     vector: np.ndarray = by_item * popularity * (1.0 + 0.01 * noise)
     found = 0.0

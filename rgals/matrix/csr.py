@@ -12,8 +12,8 @@ from rgals.runtime.lazy import cached_property
 from rgals.runtime.memory import give_back_freed
 
 _CHUNK = 1 << 20  # entries converted to float64 or int64 at a time: bounds temporary memory
-# Bytes of a transposed matrix above which freed memory goes back to the system: the call costs as much as a
-# small fit.
+# Bytes of the indices of a transposed matrix above which freed memory goes back to the system: the call costs
+# as much as a small fit.
 _WORTH_GIVING_BACK = 1 << 20
 
 
@@ -205,7 +205,7 @@ class CSR:
         return whole._entries(indptr, mask).tidy()
 
     def _entries(self, indptr: np.ndarray, at: Any) -> "CSR":
-        """The matrix of the entries picked by ``at``, a slice, a mask or numbers; ``indptr`` is its own."""
+        """The matrix of the entries that ``at`` (slice, mask or numbers) selects, in rows by ``indptr``."""
         values = self.values if self.is_binary else self.values[at]
         times = None if self.times is None else self.times[at]
         return CSR(indptr, self.indices[at], values, self.n_cols, times)

@@ -114,7 +114,7 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the largest submatrix with ``k_user`` entries per row and ``k_item`` per column."""
+    """Rows and columns of the largest part with ``k_user`` or more entries a row and ``k_item`` a column."""
     users, items = map(np.arange, matrix.shape)
     while True:
         part = matrix[users][:, items]

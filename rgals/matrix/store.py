@@ -13,7 +13,7 @@ file                        content
                             UTF-8, with ``user_offsets.npy``: where each begins, and where the last ends
 =========================== =======================================================================
 
-Opening a store reads only ``store.json`` and the headers of the files.
+Opening a store reads only ``store.json``, the headers of the files, and ids in UTF-8.
 """
 
 import hashlib
