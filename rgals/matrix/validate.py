@@ -122,7 +122,7 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
             must = f"{name} must be a sparse matrix or a numeric array"
-            found = f"of objects: {error}" if array.ndim else type(X).__name__
+            found = f"of objects: {error!s:.100}" if array.ndim else type(X).__name__
             raise InputTypeError(f"{must}, not {found}") from error
     _check_kind(array.dtype, name)
     if array.ndim != 2:

@@ -91,6 +91,7 @@ WEIGHTS = [
     (1j, "c8", "f4", "Complex"),
     (1j, "c16", "f8", "Complex"),
     ("x", "O", "f4", "numeric array, not of objects: could not convert string to float: 'x'"),
+    ("x" * 300, "O", "f4", "numeric array, not of objects: could .{1,100}$"),
     (3, "O", "f4", 3.0),
 ]
 
