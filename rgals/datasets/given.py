@@ -359,7 +359,7 @@ def _read(frame: Any, wanted: dict[str, Any], name: str, advised: bool) -> Any:
 
 
 def _refuse_lists(X: Any, name: str) -> None:
-    """Refuse what is no numeric matrix, or looks like one column of ids beside another."""
+    """Refuse what is no numeric matrix, and arrays and lists whose columns look like users and items."""
     must = f"{name} must be a matrix or a frame"
     if isinstance(X, str | bytes) or hasattr(X, "__fspath__"):
         text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)

@@ -161,7 +161,7 @@ def random_parts(matrix: sp.csr_array | CSR, ratios: np.ndarray, rng: np.random.
 
 
 def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
-    """The rest and a random ``share`` of every row: rounded down, but at least one of two or more entries."""
+    """The rest, and a random ``share`` of every row: rounded down, but 1 or more of 2 entries and more."""
     matrix = matrix.load()
     held = random_parts(matrix, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
     return matrix.where(~held), matrix.where(held)
