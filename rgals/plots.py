@@ -27,15 +27,11 @@ COLORS += ("#555555", "#A05A2C", "#F07C7C", "#E7298A", "#66A61E", "#A6761D", "#4
 SHARES = (0.95, 0.99)  # of the best quality: marked in plots of quality over seconds
 
 
-def figures() -> Any:
-    """The module of matplotlib that has `Figure`; `MissingDependencyError` where it is not installed."""
-    return optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
-
-
 def new_figure(width: float = 7, height: float = 4.3) -> Any:
     """A figure of this size in inches."""
+    figure = optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
     # Without pyplot, which keeps every figure in memory; notebooks show this one, too.
-    return figures().Figure(figsize=(width, height), layout="constrained")
+    return figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def mark_shares(ax: Any, best: float) -> None:

@@ -15,7 +15,7 @@ from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import parse_all, rising
 from rgals.metrics.significance import Against
 from rgals.model_selection import Protocol
-from rgals.plots import figures
+from rgals.plots import new_figure
 from rgals.runtime.checks import check_choice, check_int, record_of
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -130,7 +130,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
     chosen = get_methods(methods)
     effort.check(chosen)
     if out is not None and not effort.tune_only:
-        figures()  # raises before fits of minutes, not after them
+        new_figure()  # raises where matplotlib is missing: before fits of minutes, not after them
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
