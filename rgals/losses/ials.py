@@ -13,7 +13,7 @@ _LARGEST_ALPHA0 = 10.0  # of the rule, times the mean value: small dense matrice
 
 @dataclass(eq=False, repr=False)
 class IALS(Loss):
-    """Positives to 1, everything lightly to 0: iALS.
+    """Squared loss that pulls positives to 1 and all pairs, with weight ``alpha0``, to 0: iALS.
 
     Eq. 1 of Rendle et al. 2022, "Revisiting the performance of iALS"::
 

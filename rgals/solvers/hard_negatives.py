@@ -25,7 +25,7 @@ GROUP = 1.5
 
 @dataclass(eq=False, repr=False)
 class HardNegatives(BaseEstimator):
-    """Weight for the pairs that a ranking is decided among: ``RGALS(hard_negatives=HardNegatives(...))``.
+    """More weight for the highest-scored pairs: ``RGALS(hard_negatives=HardNegatives(...))``.
 
     Least squares spreads its penalty over all pairs. Here the set T_x of the T items with user x's highest
     current scores, without the user's own items, gets additional weight gamma. With the notation of
@@ -89,7 +89,7 @@ class HardNegatives(BaseEstimator):
         check_int("hard_negatives.warmup", self.warmup, 1)
 
     def n_top(self, n_items: int) -> int:
-        """T."""
+        """T, the number of items that a user's extra weight is on."""
         return min(max(int(np.ceil(self.share * n_items)), 2 * self.n_samples), n_items)
 
     def group_size(self, n_items: int) -> int:
