@@ -129,7 +129,7 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
     ):
         found, numeric = slopes(f, before, (before - after) / 0.5, rng)
         assert np.abs(numeric).max() > 1e-3
-        np.testing.assert_allclose(found, numeric, rtol=2e-6, atol=5e-8)
+        np.testing.assert_allclose(found, numeric, rtol=2e-6, atol=1e-8)
 
 
 def dense_graph(X):
@@ -295,7 +295,7 @@ def test_the_adversary_climbs_in_its_epochs_and_the_model_rests(score, rng):
 
         found, numeric = slopes(value, first[k], (side.param - first[k]) / 0.3, rng)
         assert np.abs(numeric).max() > 1e-3
-        np.testing.assert_allclose(found, numeric, rtol=2e-6, atol=5e-8)
+        np.testing.assert_allclose(found, numeric, rtol=2e-6, atol=1e-8)
     rests = trainer(X, P, Q, loss, score)
     rests.epoch(0)
     np.testing.assert_array_equal(rests.adversaries[0].param, first[0])
