@@ -43,7 +43,7 @@ def test_the_objective_is_the_formula_and_the_gradient_its_slope(loss, X, rng):
         for side, (way, gradient) in enumerate(zip(ways, gradients, strict=True)):
             moved = [(P + h * way, Q) if side == 0 else (P, Q + h * way) for h in (1e-3, -1e-3)]
             above, below = (loss.objective(X, *factors, 0.1) for factors in moved)
-            assert (gradient * way).sum() == pytest.approx((above - below) / 2e-3, rel=1e-7)
+            assert (gradient * way).sum() == pytest.approx((above - below) / 2e-3, rel=1e-8)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
