@@ -1,4 +1,4 @@
-"""Memory: how much is available, how much a fit needs; refusals before anything is allocated."""
+"""Memory: how much is available; refusals before anything is allocated."""
 
 import ctypes
 import os
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rgals.runtime import cgroups
-from rgals.runtime.aligned import CACHE, LINE
 from rgals.runtime.errors import DeviceMemoryError, InsufficientMemoryError
 
 try:
@@ -101,55 +100,6 @@ def readable(n_bytes: int) -> str:
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{n_bytes} bytes"
-
-
-def fit_bytes(
-    shape: tuple[int, int],
-    nnz: int,
-    K: int,
-    itemsize: int,
-    *,
-    valued: bool = True,  # interactions have values other than 1
-    coupled: bool = False,  # the loss has an interaction term, which takes sums of inverses
-    best: bool = False,  # the best iterate is kept, as early stopping does
-    threads: int = 1,
-    longest: int | None = None,  # interactions of the longest row or column
-    closed_form: int = 0,  # bytes that the closed form takes,
-    iterates: bool = True,  # and whether there are iterations besides
-    start: int = 0,  # columns of the tables of a spectral start
-    hard: tuple[int, int] = (0, 0),  # bytes that hard negatives take in iterations, and in the end
-    blocks: int | None = None,  # that blocks of a matrix on its disk take, which has its transpose there
-) -> int:
-    """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
-    n_users, n_items = shape
-    most = max(n_users, n_items)
-    line = LINE // itemsize
-    padded = -(-K // line) * line
-    width = K * itemsize
-    transpose = 8 * (n_items + 1) + (nnz * (4 + (itemsize if valued else 0)) if blocks is None else blocks)
-    # Per row: margins and coefficients (float64). For half-steps: ridges, terms in the dtype of the factors,
-    # its place in the order, its value and code, and temporary arrays of numpy.
-    posed = (n_users + n_items) * (16 + 48)
-    rows = (n_users + n_items) * (16 + 8 * itemsize + 8 + 12 + 64)
-    # A copy of the fixed side with padded columns, if K is not a multiple of a cache line.
-    copy = padded * itemsize if padded != K else 0
-    factors = (n_users + n_items) * width
-    iterated = factors + max(most * copy, n_items * width)
-    # A spectral start takes a wider table for either side.
-    begun = (n_users + n_items) * start * itemsize + (16 if start <= 256 else 8) * start * start * 8
-    # The last half-step: new user factors, and item factors turned in a copy.
-    last = (n_users + 2 * n_items) * width + n_items * copy
-    if best:
-        iterated, last = iterated + n_items * width, last + n_items * width
-    squares = (16 if K <= 256 else 8) * K * K * 8
-    squares += (16 if K <= 256 else 4) * padded * padded * 4 if coupled else 0
-    longest = most if longest is None else longest
-    packed = max(padded, 128, min(CACHE // (padded * itemsize), longest))
-    scratch = threads * padded * (packed + 2 * padded) * itemsize + squares
-    # Before the factors are allocated: sums over the interactions, a chunk at a time (rgals.losses.base).
-    chunk = 16 * min(nnz, 1 << 20)
-    before = max(closed_form, rows + max(begun, iterated + scratch + hard[0])) if iterates else closed_form
-    return transpose + posed + max(before, rows + last + scratch + hard[1], chunk)
 
 
 def give_back_freed() -> None:

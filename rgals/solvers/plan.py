@@ -88,6 +88,12 @@ def packed_max_length(kp: int, itemsize: int) -> int:
     return max(CACHE // itemsize // kp, width) // width * width
 
 
+def room_of(kp: int, itemsize: int, longest: int) -> int:
+    """Positives that the work space of a thread has room for, if no row has more than ``longest``."""
+    # It holds a packed K x K matrix, a chunk of the primal, or a packed row of CG.
+    return max(kp, CHUNK, min(packed_max_length(kp, itemsize), padded(longest, LINE // itemsize)))
+
+
 def direct_max_length(kp: int) -> int:
     """Row length up to which fits by a few CG steps solve a row exactly."""
     return int(DIRECT_SHARE * kp) if kp > DIRECT_ABOVE_FACTORS else 0
@@ -278,12 +284,10 @@ class Plan:
     def _work(self, order: np.ndarray, n: np.ndarray, at: slice, bounds: np.ndarray | None = None) -> Work:
         if bounds is None:
             bounds = np.append(np.arange(0, len(order), ROWS_PER_PIECE), len(order))
-        width = LINE // self.dtype.itemsize
-        max_packed = packed_max_length(self.kp, self.dtype.itemsize)
-        packed = min(max_packed, padded(int(n[order].max(initial=0)), width))
-        # A thread's work space holds a packed K x K matrix, a chunk of the primal, or a packed row of CG.
-        room = max(self.kp, CHUNK, packed)
-        return Work(order, bounds.astype(np.int64), self.kind[at], self._cost[at], max_packed, room)
+        itemsize = self.dtype.itemsize
+        room = room_of(self.kp, itemsize, int(n[order].max(initial=0)))
+        most = packed_max_length(self.kp, itemsize)
+        return Work(order, bounds.astype(np.int64), self.kind[at], self._cost[at], most, room)
 
     def coupled_blocks(self) -> Iterator[tuple[slice, Rows, Work]]:
         """The rows of `coupled` in blocks, dealt out in turn to a fixed number of pieces of work."""

@@ -17,7 +17,6 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
 from rgals.matrix.weighting import VALUES
 from rgals.model.state import FittedState
-from rgals.runtime import memory as _memory
 from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads, workers
@@ -27,6 +26,7 @@ from rgals.solvers.base import Backend
 from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
 from rgals.solvers.dense import DenseBackend
+from rgals.solvers.footprint import Footprint
 from rgals.solvers.hard_negatives import HardNegatives, Sampler, fold_in, read_hard_negatives, scratch_bytes
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
 from rgals.solvers.readout import readout_scale, with_scale, without_scale
@@ -337,7 +337,7 @@ def check_memory(
     drawn = (0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads)
     if hard is not None and judged:  # user factors of `served`, in every iteration
         drawn = drawn[0] + drawn[1] + matrix.n_rows * model.K * itemsize, drawn[1]
-    needed = _memory.fit_bytes(
+    needed = Footprint(
         *size,
         model.K,
         itemsize,
@@ -351,7 +351,7 @@ def check_memory(
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
         hard=drawn,
         blocks=None if split or not stored else 3 * BLOCK,
-    )
+    ).peak()
     if model.readout_exponent:  # scaled item factors beside the solved ones
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)

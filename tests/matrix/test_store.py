@@ -25,6 +25,7 @@ from rgals.metrics import evaluate
 from rgals.runtime import memory
 from rgals.scoring import recommend_all
 from rgals.sgd import SGDRanker
+from rgals.solvers.footprint import Footprint
 
 pytest.importorskip("pyarrow")
 
@@ -234,7 +235,7 @@ def test_a_parser_that_lost_count_is_asked_again(shops, monkeypatch):
 def test_memory_is_predicted_without_the_interactions_and_refused_with_both_numbers(shops, monkeypatch):
     data, store = both(shops, False)
     of_disk, of_ram = (
-        memory.fit_bytes((10**7, 10**6), 10**9, 64, 4, valued=False, blocks=blocks)
+        Footprint((10**7, 10**6), 10**9, 64, 4, valued=False, blocks=blocks).peak()
         for blocks in (3 * mapped.BLOCK, None)
     )
     assert of_disk < of_ram - 3.5e9

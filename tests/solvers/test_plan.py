@@ -13,9 +13,9 @@ from rgals.kernels.row import DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, make_scra
 from rgals.kernels.ways.cg import CG
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
-from rgals.runtime.memory import fit_bytes
 from rgals.solvers import plan
 from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.footprint import Footprint
 from rgals.solvers.plan import Plan
 
 FLOAT32 = np.dtype(np.float32)
@@ -156,7 +156,6 @@ scratch_of = njit(lambda *args: make_scratch(*args))
 @pytest.mark.parametrize(("K", "longest"), [(16, 50), (64, 3000), (256, 100_000), (1000, 400)])
 def test_the_memory_of_a_thread_is_what_is_predicted(K, longest):
     kp = plan.padded(K, 16)
-    room = max(kp, 128, min(plan.packed_max_length(kp, 4), plan.padded(longest, 16)))
-    scratch = scratch_of(kp, room, True, np.empty(kp, np.float32))
-    one, two = (fit_bytes((9000, 9000), 1000, K, 4, threads=n, longest=longest) for n in (1, 2))
+    scratch = scratch_of(kp, plan.room_of(kp, 4, longest), True, np.empty(kp, np.float32))
+    one, two = (Footprint((9000, 9000), 1000, K, 4, threads=n, longest=longest).peak() for n in (1, 2))
     assert sum(array.nbytes for array in scratch) < two - one + (1 << 16)

@@ -17,10 +17,10 @@ from rgals.losses import Degrees
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.runtime import memory
 from rgals.sgd import SGDRanker
 from rgals.sgd.losses import SoftmaxAtK
 from rgals.solvers import spectral
+from rgals.solvers.footprint import Footprint
 from rgals.training import fit
 from rgals.training.run import has_settled
 
@@ -308,7 +308,7 @@ def test_the_start_is_part_of_the_predicted_memory():
         tracemalloc.stop()
     size = users.shape, users.nnz, 8, 4  # so few factors that the start is what takes most
     tables = 80 * sum(users.shape) * 4
-    without, predicted = (memory.fit_bytes(*size, start=n) for n in (0, 80))
+    without, predicted = (Footprint(*size, start=n).peak() for n in (0, 80))
     assert tables < peak < 1.6 * tables
     assert predicted > without and predicted > peak
 

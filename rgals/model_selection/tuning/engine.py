@@ -26,8 +26,9 @@ from rgals.model_selection.tuning.space import Range, make_space
 from rgals.model_selection.tuning.trials import N_CONFIRMED, Choice, Measurement, beyond_noise, outwards
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ParameterError, warn
-from rgals.runtime.memory import available_bytes, fit_bytes, readable
+from rgals.runtime.memory import available_bytes, readable
 from rgals.solvers.cuda import is_cuda
+from rgals.solvers.footprint import Footprint
 from rgals.training.data import weigh
 from rgals.training.fit import DRAWS
 
@@ -115,7 +116,7 @@ def find(
         def ahead(K: int) -> None:
             if verbose:
                 free, kept = available_bytes(), sum(train.shape) * K * 4  # factors of the best iteration
-                needed = readable(fit_bytes(train.shape, train.nnz, K, 4) + kept)
+                needed = readable(Footprint(train.shape, train.nnz, K, 4).peak() + kept)
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
