@@ -25,6 +25,9 @@ class Degrees:
         interactions are taken from there.
     matrix : CSR or None
         The matrix that `cohesion` is measured on.
+    aged : bool
+        Whether values fade with age. Powers of ``c_x`` and ``c_y`` then take no sum for less than the mean
+        value of an interaction.
     """
 
     user_sum: np.ndarray
@@ -35,14 +38,15 @@ class Degrees:
     item_pairs: np.ndarray | None = None
     reference: "Degrees | None" = None
     matrix: CSR | None = field(default=None, repr=False, compare=False)
+    aged: bool = False
 
     @classmethod
-    def of(cls, matrix: CSR) -> "Degrees":
+    def of(cls, matrix: CSR, aged: bool = False) -> "Degrees":
         """Margins of a matrix, without its dislikes."""
         likes = matrix.likes
         users, items = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
         counts = likes.row_counts, likes.col_counts
-        return cls(likes.row_sums, likes.col_sums, *counts, users, items, matrix=likes)
+        return cls(likes.row_sums, likes.col_sums, *counts, users, items, matrix=likes, aged=aged)
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":
@@ -100,15 +104,23 @@ class Degrees:
         """N of the formulas: the number of items of the training matrix."""
         return len((self.reference or self).item_sum)
 
+    @property
+    def least(self) -> float:
+        """What powers take smaller sums for: the mean value of an interaction if values fade, else 0."""
+        # The interactions of an item may all be many half-lives old. A negative power of what is left of them
+        # would be a million times that of other items, and the fit would follow them alone.
+        known = self.reference or self
+        return float(known.item_sum.sum() / max(known.item_count.sum(), 1)) if self.aged else 0.0
+
     def user_factor(self, exponent: float) -> np.ndarray:
         """``c_x^exponent``, scaled so that its mean over the training interactions is 1."""
         reference = self.reference or self
-        return _scaled(self.user_sum, exponent, reference.user_sum, reference.user_count)
+        return _scaled(self.user_sum, exponent, reference.user_sum, reference.user_count, self.least)
 
     def item_factor(self, exponent: float) -> np.ndarray:
         """``c_y^exponent``, scaled so that its mean over the training interactions is 1."""
         reference = self.reference or self
-        return _scaled(self.item_sum, exponent, reference.item_sum, reference.item_count)
+        return _scaled(self.item_sum, exponent, reference.item_sum, reference.item_count, self.least)
 
     def proposal(self, exponent: float) -> np.ndarray:
         """``h_y``, proportional to ``c_y^exponent`` with mean 1 over the training items."""
@@ -116,16 +128,18 @@ class Degrees:
         return _scaled(self.item_sum, exponent, items, np.ones(len(items)))
 
 
-def power(counts: np.ndarray, exponent: float) -> np.ndarray:
-    """``counts^exponent``, 0 where the count is 0 (such rows have no interactions to weight)."""
+def power(counts: np.ndarray, exponent: float, least: float = 0.0) -> np.ndarray:
+    """``max(counts, least)^exponent``, 0 where the count is 0 (such rows have no interactions to weight)."""
     out = np.zeros(len(counts))
-    np.power(counts, exponent, out=out, where=counts > 0)
+    np.power(np.maximum(counts, least), exponent, out=out, where=counts > 0)
     return out
 
 
-def _scaled(sums: np.ndarray, exponent: float, reference: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _scaled(
+    sums: np.ndarray, exponent: float, reference: np.ndarray, weights: np.ndarray, least: float = 0.0
+) -> np.ndarray:
     """``sums^exponent`` over the weighted mean of ``reference^exponent``; ones where that is 0."""
-    total = (power(reference, exponent) * weights).sum()
+    total = (power(reference, exponent, least) * weights).sum()
     if exponent == 0 or total == 0:
         return np.ones(len(sums))
-    return power(sums, exponent) * (weights.sum() / total)
+    return power(sums, exponent, least) * (weights.sum() / total)

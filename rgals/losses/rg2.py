@@ -38,6 +38,7 @@ class RG2(Loss):
         the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
     user_exponent : float, default=0.0
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor of mean 1 over interactions.
+        With a half-life, c_x and c_y are at least the mean weight of an interaction here.
     item_exponent : float or "auto", default="auto"
         "auto" is ``-0.22 log r`` with the cohesion r of the matrix (`rgals.matrix.cohesion`), mostly -0.1 to
         -0.6, where ``alpha`` is "auto" too: they were fitted together. It is 0 where ``alpha`` is set.

@@ -330,7 +330,7 @@ class _ALSFormat(ModelFormat):
         degrees = {name: arrays[at] for name in _DEGREES if (at := f"degrees_{name}") in arrays}
         if any((array < 0).any() for array in degrees.values()):
             raise ValueError("a sum or count of interactions is negative")
-        scale = arrays.get("item_scale")
+        aged, scale = fields["weighting"].half_life is not None, arrays.get("item_scale")
         exponent = 0.0 if scale is None else meta["readout_exponent"]
         if scale is not None and not (scale > 0).all():
             raise ValueError("the read-out's scale of an item is not positive")
@@ -342,7 +342,9 @@ class _ALSFormat(ModelFormat):
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
-            degrees=Degrees(reference=None, matrix=None, **degrees),
+            degrees=Degrees(
+                reference=None, matrix=None, **degrees, aged=fields["weighting"].half_life is not None
+            ),
             readout_exponent=check_real("readout_exponent", exponent, -1.0, 1.0),
             item_scale=scale,
             hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),

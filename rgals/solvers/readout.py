@@ -18,7 +18,7 @@ def readout_scale(
         return None
     reference, scaled = (degrees, None) if like is None else like
     sums, counts = reference.item_sum, reference.item_count
-    least = sums[sums > 0].min(initial=np.inf)
+    least = max(reference.least, sums[sums > 0].min(initial=np.inf))
     total = float(counts.sum() if scaled is None else counts @ scaled.astype(np.float64))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         mean = float(counts @ np.maximum(sums, least) ** exponent)

@@ -33,6 +33,7 @@ class Task:
     store: Store | None
     watch: Watch
     priors: Priors  # of users and items
+    aged: bool  # whether the weights fade with age
 
 
 class Trained(FactorRanker):
@@ -197,7 +198,9 @@ class Trained(FactorRanker):
         train, held_out = divide(given, weighted, labels, validation, seed, names, columns)
         known = Snapshot(np.empty((0, 0)), np.empty((0, 0)), train, priors=priors)
         watch = Watch(callbacks, given, known, held_out)
-        task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
+        task = Task(
+            weighted, train, held_out, dtype, seed, store, watch, priors, weighting.half_life is not None
+        )
         state, history, solver = given._train(task)
         for row in history:
             row.update(chosen)

@@ -63,7 +63,7 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
     # BLAS threads spin for a tenth of a second after their work and slow ours down. Only the closed form,
     # which consists of BLAS calls, may have them.
     with nullcontext() if model.solver == "svd" else workers(model.n_jobs):
-        degrees = Degrees.of(task.train)
+        degrees = Degrees.of(task.train, task.aged)
         loss = get_loss(model.loss).resolve(degrees, model.K)
         coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
         problem = Problem.of(task.train, loss, coefficients, 0.0, float(model.reg_exponent))

@@ -376,7 +376,7 @@ class Updated(FoldIn):
                 raise ParameterError(name, "given", "drift measures no fits with features")
         seen = state.interactions().load()
         weighted = state.weighting.rows(seen)
-        coefficients = state.loss.coefficients_for(Degrees.of(weighted))
+        coefficients = state.loss.coefficients_for(Degrees.of(weighted, state.degrees.aged))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
         if of_users is not None:
             ridge = sides_of(problem)[0].ridge
@@ -446,7 +446,7 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
         user_ids=labels[0],
         item_ids=labels[1],
         weighting=weighting,
-        degrees=Degrees.of(weighting.rows(seen)).alone(),
+        degrees=Degrees.of(weighting.rows(seen), state.degrees.aged).alone(),
         record=record,
     )
 

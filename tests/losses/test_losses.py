@@ -148,6 +148,15 @@ def test_degree_weights_have_mean_one_over_the_interactions(data):
     assert h[5] == 0.0  # an item nobody has is never proposed
 
 
+def test_degree_weights_of_faded_values_take_no_sum_for_less_than_one_interaction():
+    """Nearly forgotten interactions get no giant weight, which would leave nothing of all others."""
+    V = np.array([[1, 1, 0, 1e-12], [1, 0, 1, 0], [0, 1, 1, 0]])  # the last item has a single one
+    weights = Degrees.of(as_csr(V, dtype=np.float64), aged=True).item_factor(-0.5)
+    raised = np.maximum(V.sum(axis=0), V.sum() / 7) ** -0.5
+    np.testing.assert_allclose(weights, raised * 7 / ((V > 0).sum(axis=0) @ raised), rtol=1e-12)
+    assert weights.std() > 0.1
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradient_equals_central_differences(name, data):
     _, X, P, Q = data

@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError, ValuesWarning
+from rgals import IALS, RG2, RGALS, RGX, WRMF, InputError, ParameterError, UnknownIdError, ValuesWarning
 from rgals.baselines import Popularity
-from rgals.datasets import Interactions, read_interactions
+from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.matrix.csr import TimedMatrix
+from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
 
 DAY = 86_400 * 10**9
 
@@ -46,6 +48,27 @@ def expected_weights(data: Interactions, half_life: float) -> sp.csr_array:
 def weights_of(model) -> sp.csr_array:
     state = model._state()
     return state.weighting.rows(state.seen).to_scipy(np.float64)
+
+
+@pytest.mark.parametrize("kind", [RG2, RGX, IALS, WRMF])
+def test_items_of_long_ago_do_not_spoil_the_fit(kind, tmp_path):
+    made = make_implicit(300, 150, mean_interactions=20, random_state=0).matrix
+    train, hidden = hold_out(as_csr(made, dtype=np.float32), 0.2, 0)
+    old = sp.random_array((300, 20), density=0.02, rng=np.random.default_rng(0), format="csr")
+    old.data[:] = 1
+    both = sp.hstack([train.to_scipy(), old], format="csr")
+    times = np.where(both.indices < 150, 1000.0, 0.0)  # 100 half-lives ago
+    loss = kind(item_exponent=-0.6)  # negative, as "auto" takes it for sparse data
+    params = {"K": 16, "loss": loss, "readout_exponent": -0.2, "values": "raw", "random_state": 0}
+    plain = RGALS(**params).fit(train.to_scipy())
+    aged = RGALS(half_life=10, **params).fit(TimedMatrix.of(both, times))
+    found = [(m.user_factors_, m.item_factors_[:150]) for m in (plain, aged)]
+    without, figure = (evaluate(factors, train, hidden, "ndcg@10")["ndcg@10"] for factors in found)
+    # In WRMF an interaction of weight 0 still has a target.
+    assert figure > (0.75 if kind is WRMF else 0.95) * without
+    aged.save(tmp_path / "model.npz")
+    folded_in = RGALS.load(tmp_path / "model.npz").transform(TimedMatrix.of(both, times))
+    np.testing.assert_array_equal(folded_in, aged.user_factors_)
 
 
 @pytest.mark.parametrize("loss", [RG2(), IALS()], ids=lambda loss: loss.name)
