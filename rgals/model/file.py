@@ -342,9 +342,7 @@ class _ALSFormat(ModelFormat):
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
-            degrees=Degrees(
-                reference=None, matrix=None, **degrees, aged=fields["weighting"].half_life is not None
-            ),
+            degrees=Degrees(reference=None, matrix=None, **degrees, aged=aged),
             readout_exponent=check_real("readout_exponent", exponent, -1.0, 1.0),
             item_scale=scale,
             hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),
