@@ -1,4 +1,4 @@
-"""What is known beside the matrix, in figures: `python benchmarks/side_information.py cold cost age`.
+"""What is known beside the matrix, in figures: `python benchmarks/side_information.py cold age next`.
 
 ``cold``: five random fifths of the items have no interactions in the fit (RG2, K=64, 8 iterations, ratings
 of 3 and more); recall@20 among them, over min(20, number of truths), for users with other interactions;
@@ -7,7 +7,8 @@ by ``feature_reg``, on two fifths. ``peers``: other packages on the first fifth,
 needs no rgals. ``cost``: CPU seconds of an iteration in one thread with 1,000 features a side beside one
 without, in turns. ``memory``: what a fit with 100,000 features took beside what was predicted. ``dislikes``:
 MovieLens 1M. ``age``: half-lives that `RGALSCV` finds, on generated logs whose truth is known and on two
-with clocks, and NDCG@10 of the tenth that came next.
+with clocks, and NDCG@10 of the tenth that came next. ``next``: histories that have an order but no clock;
+NDCG@10 of each user's last interaction, with ages counted in interactions.
 
 Lines go to ``side_information_results.jsonl`` beside this file and are not measured again.
 """
@@ -15,6 +16,7 @@ Lines go to ``side_information_results.jsonl`` beside this file and are not meas
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -32,6 +34,8 @@ COLD_SETS = ("ml-100k", "ml-latest-small", "citeulike-t")
 REGS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 K, TOP, FOLDS, TRUE_LIFE = 64, 20, 5, 30.0
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of dislikes
+ORDERED_SETS = ("amazon-toys-5core", "amazon-beauty-5core", "amazon-videogames-sasrec")
+LIVES = (None, 16, 4, 1)  # half-lives, in interactions
 
 
 def load(folder: Path, name: str) -> tuple[sp.csr_array, sp.csr_array]:
@@ -312,6 +316,28 @@ def age(record: Any, folder: Path) -> None:
         print(key, record.get(key), flush=True)
 
 
+def following(record: Any, folder: Path) -> None:
+    """Lines ``next NAME LOSS HALF_LIFE``: NDCG@10 of the last interaction of every user."""
+    from rgals import RGALS
+    from rgals.datasets import Interactions, read_interactions
+    from rgals.metrics import evaluate
+    from rgals.model_selection import leave_last_out
+
+    for name in ORDERED_SETS:
+        data = read_interactions(folder / f"{name}.npz", split=None)
+        users, _ = data.matrix.nonzero()
+        later = np.empty(data.nnz, np.int64)  # interactions of the user that came later
+        later[np.lexsort((data.timestamp, users))] = data.matrix.indptr[1:][users] - 1 - np.arange(data.nnz)
+        dated = Interactions(data.matrix, data.user_ids, data.item_ids, timestamp=-later)
+        past, coming = leave_last_out(dated)
+        for loss, life in itertools.product(("rg2", "ials"), LIVES):
+            key = f"next {name} {loss} {life}"
+            if record.get(key) is None:
+                model = RGALS(K, loss, half_life=life, random_state=0, n_jobs=1).fit(past)
+                record.add(key, {"ndcg@10": evaluate(model, past, coming, "ndcg@10", n_jobs=1)["ndcg@10"]})
+                print(key, record.get(key), flush=True)
+
+
 def tables(record: Any) -> dict[str, str]:
     """The tables of the page: of cold and warm items, of ages, of dislikes; what is recorded of them."""
 
@@ -345,6 +371,13 @@ def tables(record: Any) -> dict[str, str]:
         life = "none" if row["half_life_days"] is None else f"{row['half_life_days']:.0f}"
         lines.append(f"| {key[4:]} | {life} | {row['with']:.4f} | {row['without']:.4f} |")
     out["beside age"] = "\n".join(lines)
+    lines = ["| set | loss | without | 16 | 4 | 1 |", "|---|---|---|---|---|---|"]
+    for name, loss in itertools.product(ORDERED_SETS, ("rg2", "ials")):
+        rows = [record.get(f"next {name} {loss} {life}") for life in LIVES]
+        if None not in rows:
+            figures = " | ".join(f"{row['ndcg@10']:.4f}" for row in rows)
+            lines.append(f"| {name} | {loss} | {figures} |")
+    out["beside next"] = "\n".join(lines)
     head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"
     lines = [head, "|" + "---|" * 5]
     for key, row in record.records.items():
@@ -364,7 +397,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="+", choices=("cold", "reg", "cost", "memory", "dislikes", "age"))
+    parser.add_argument(
+        "parts", nargs="+", choices=("cold", "reg", "cost", "memory", "dislikes", "age", "next")
+    )
     args = parser.parse_args()
     record = Journal(RESULTS, SETTING)
     work = {
@@ -374,7 +409,10 @@ def main() -> None:
         "memory": lambda: memory(record),
         "dislikes": lambda: dislikes(record, DATA),
         "age": lambda: age(record, DATA),
+        "next": lambda: following(record, DATA),
     }
+    parser.add_argument("parts", nargs="+", choices=tuple(work))
+    args = parser.parse_args()
     for part in args.parts:
         work[part]()
 
