@@ -590,14 +590,18 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """The best validation NDCG@20 so far over CPU seconds: a panel a set, a line a loss, a point an ALS."""
     import matplotlib.pyplot as plt
 
-    names = [name for name in SETS if len(groups(rows, name)) > 5]
-    figure, panels = plt.subplots(len(names), 1, figsize=(8, 5 * len(names)), squeeze=False)
+    of_set = {name: found for name in SETS if len(found := groups(rows, name)) > 5}
+    shown = {
+        name: [group[0] for label, group in found.items() if "negatives" not in label]
+        for name, found in of_set.items()
+    }
+    heights = [max(3.6, 0.18 * (len(lines) + 3) + 0.6) for lines in shown.values()]  # of the legends beside
+    layout = {"figsize": (10, sum(heights)), "height_ratios": heights, "layout": "constrained"}
+    figure, panels = plt.subplots(len(shown), 1, squeeze=False, **layout)
     colours = [colour for few in ("tab20", "Dark2", "Set2") for colour in plt.get_cmap(few).colors]
-    figure.subplots_adjust(hspace=0.3)
-    labels = dict.fromkeys(x for name in names for x in groups(rows, name) if "negatives" not in x)
+    labels = dict.fromkeys(row["loss"] for lines in shown.values() for row in lines)
     colour_of = {label: colours[k % len(colours)] for k, label in enumerate(labels)}
-    for name, axes in zip(names, panels[:, 0], strict=True):
-        lines = [group[0] for label, group in groups(rows, name).items() if "negatives" not in label]
+    for (name, lines), axes in zip(shown.items(), panels[:, 0], strict=True):
         for row in sorted(lines, key=lambda row: -row["valid"]):
             seconds, figures = np.array(row["curve"]).T
             style = "--" if row["loss"].startswith("full") else "-"
@@ -611,7 +615,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_ylabel("best validation NDCG@20 so far")
         axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110, bbox_inches="tight")
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
