@@ -29,6 +29,9 @@ fig, ax = plt.subplots(layout="constrained")
 plots.time_to_quality(models, ax=ax)
 
 # %%
+# Dots mark the best iteration, dotted lines 95 % and 99 % of the best value. Least squares is there when
+# gradient descent has done its first epochs.
+#
 # The objective of least squares never rises, iteration by iteration:
 
 fig, ax = plt.subplots(layout="constrained")

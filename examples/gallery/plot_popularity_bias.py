@@ -28,7 +28,9 @@ fig, ax = plt.subplots(layout="constrained")
 plots.popularity_bias(models, train, ax=ax)
 
 # %%
-# Costs and benefits: coverage is the share of the catalogue that is recommended to at least one user.
+# Popularity recommends only the most popular items. RG2 never shows the rarest ones; both settings bring more
+# of them into the lists. Costs and benefits: coverage is the share of the catalogue that is recommended to at
+# least one user.
 
 for name, model in models.items():
     figures = evaluate(model, train, test, ("ndcg@10", "coverage@10", "arp@10"))

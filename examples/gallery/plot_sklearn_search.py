@@ -32,3 +32,7 @@ for (row, column), score in np.ndenumerate(scores):
         va="center",
         color="white" if score < scores.mean() else "black",
     )
+
+# %%
+# Scores hardly differ where both are small, so that a finer grid gains nothing. A large ``reg`` leaves little
+# but popularity.
