@@ -9,6 +9,7 @@ from types import ModuleType
 MODULES = (
     "rgals",
     "rgals.datasets",
+    "rgals.matrix",
     "rgals.losses",
     "rgals.metrics",
     "rgals.model_selection",

@@ -1,4 +1,4 @@
-"""The one matrix type (canonical CSR), the boundary that makes it, work on its entries, and stores."""
+"""Stores: interactions on disk in place of a matrix. Inside, the one matrix type (canonical CSR)."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -143,6 +143,12 @@ def test_what_users_call_has_an_example_that_runs():
     assert [name for name, pattern in named.items() if not re.search(pattern, code)] == []
 
 
+def test_modules_that_pages_and_the_gallery_import_from_are_in_the_reference():
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("gallery/*.py")]
+    lines = "\n".join(path.read_text(encoding="utf-8") for path in texts)
+    assert {*re.findall(r"^from (rgals[\w.]*) import", lines, re.MULTILINE)} <= {*public.MODULES}
+
+
 def test_errors_say_when_they_are_raised():
     errors = [found for found in NAMES.values() if public.kind_of(found) == "error"]
     assert len(errors) > 10
