@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
+import re
 import sys
 from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.util.nodes import make_refnode
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -15,6 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from public import MODULES, names_of  # noqa: E402
 
 from rgals import __version__  # noqa: E402
+from rgals.cli import build_parser  # noqa: E402
 
 project = "rgals"
 copyright = "the rgals developers, Apache-2.0"
@@ -39,7 +44,8 @@ myst_heading_anchors = 3
 autosummary_generate = True
 autosummary_imported_members = True
 autodoc_typehints = "none"  # types are in the docstrings
-autodoc_member_order = "bysource"
+autodoc_member_order = "groupwise"  # methods by name, then attributes: many are inherited
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 # Headings that numpydoc's attributes share with what autodoc documents.
@@ -51,11 +57,13 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "capture_repr": (),
     "download_all_examples": False,
+    "doc_module": ("rgals",),
     "plot_gallery": True,
+    "reference_url": {"rgals": None},  # names in the code of examples are links to the reference
     "remove_config_comments": True,
     "show_memory": False,
     "show_signature": False,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "ExampleTitleSortKey",
     "write_computation_times": False,  # that page loads scripts from a network
 }
 
@@ -63,6 +71,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"rgals {release}"
 html_static_path = ["_static"]
 html_css_files = ["rgals.css"]
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
@@ -109,17 +118,34 @@ def write_reference() -> None:
                 lines += [*(f"   {name}" for name in names), ""]
         write(folder / f"{module}.rst", "\n".join(lines))
         pages.append(module)
-    index = [
-        "Reference",
-        "=========",
-        "",
-        "Every public name, by module.",
-        "",
-        ".. toctree::",
-        "   :maxdepth: 2",
-        "",
-    ]
-    write(folder / "index.rst", "\n".join([*index, *(f"   {page}" for page in pages), ""]))
+    write(folder / "command-line.rst", "\n".join(command_line()))
+    pages.append("command-line")
+    index = ["Reference", "=========", "", "Every public name, by module, and every command.", ""]
+    for page in pages:
+        index += [f":doc:`{page}`", f"   {summary_of(page)}", ""]
+    index += [".. toctree::", "   :hidden:", "", *(f"   {page}" for page in pages), ""]
+    write(folder / "index.rst", "\n".join(index))
+
+
+def summary_of(page: str) -> str:
+    """The first sentence of a module, or what the page of commands has."""
+    if page == "command-line":
+        return "All commands of ``rgals`` with their options and examples."
+    return " ".join((importlib.import_module(page).__doc__ or "").partition("\n\n")[0].split())
+
+
+def command_line() -> list[str]:
+    """The help of ``rgals`` and of every command, as a terminal of 88 columns shows it."""
+    os.environ["COLUMNS"] = "88"
+    parser = build_parser()
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    parsers = {"rgals": parser} | {f"rgals {name}": each for name, each in commands.choices.items()}
+    lines = ["Command line", "============", ""]
+    for name, each in parsers.items():
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", each.format_help())  # without the colours of new Pythons
+        lines += [f"``{name}``", "-" * (len(name) + 4), "", ".. code-block:: text", ""]
+        lines += [f"   {line}".rstrip() for line in shown.splitlines()] + [""]
+    return lines
 
 
 def write(path: Path, text: str) -> None:
@@ -134,6 +160,29 @@ def leave_out(app, what, name, found, skip, options) -> bool | None:
         return True
     owner = getattr(getattr(found, "fget", found), "__module__", None)
     return None if str(owner).startswith("rgals") else True
+
+
+def link_names(app, doctree, page) -> None:
+    """Public names in the text of a page are links to the reference."""
+    if page.startswith(("api/", "gallery/")) or page in ("developing", "changelog", "how-it-works"):
+        return  # links of their own, or names within the package
+    objects = app.env.get_domain("py").objects
+    for node in list(doctree.findall(nodes.literal)):
+        inside = node.parent
+        while inside is not None and not isinstance(inside, nodes.entry | nodes.reference | nodes.title):
+            inside = inside.parent
+        of_others = page.startswith("coming-from/") and isinstance(inside, nodes.entry)
+        if isinstance(inside, nodes.reference | nodes.title) or of_others:
+            continue
+        name, called, _ = node.astext().partition("(")
+        whole = [f"{module}.{name}" for module in MODULES if f"{module}.{name}" in objects]
+        if called or "_" in name:  # a word alone may be anything
+            whole += [f"rgals.{each}" for each in (f"RGALS.{name}", name) if f"rgals.{each}" in objects]
+        full = name if name in objects and name not in MODULES else whole[0] if len({*whole}) == 1 else None
+        if full:
+            aim = objects[full]
+            link = make_refnode(app.builder, page, aim.docname, aim.node_id, node.deepcopy(), full)
+            node.replace_self(link)
 
 
 def no_addresses(app, doctree) -> None:
@@ -151,3 +200,4 @@ def setup(app) -> None:
     app.config.html_math_renderer = "mathml"
     app.connect("autodoc-skip-member", leave_out)
     app.connect("doctree-read", no_addresses)
+    app.connect("doctree-resolved", link_names)
