@@ -1,8 +1,7 @@
 """Plots of fits, searches and recommendations; matplotlib is needed, ``pip install "rgals[plot]"``.
 
-Every function takes fitted models or searches, draws into ``ax`` or a new figure, and returns the axes, to be
-changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``. Without matplotlib it raises a
-`MissingDependencyError`.
+Every function takes fitted models or searches, draws into ``ax`` or a new figure, and returns the axes:
+``plots.learning_curve(model).figure.savefig("curve.png")``. Without matplotlib: `MissingDependencyError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -335,7 +334,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
         ax.plot(interactions[full] / items[full], np.maximum(ratio, _MIN_RATIO), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set(xlabel="training interactions of an item", ylabel="recommended, times its share of the data")
+    ax.set(xlabel="training interactions of an item", ylabel="share of the lists / share of the data")
     _scale_by(ax, ax.dataLim.intervalx)
     _scale_by(ax, ax.dataLim.intervaly, "y")
     return legend(ax)
@@ -392,5 +391,5 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
         ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)
-    ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
+    ax.set(yscale="log", xlabel="number, from the largest", ylabel="singular value of the scores")
     return legend(ax)

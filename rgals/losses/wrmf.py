@@ -12,12 +12,13 @@ from rgals.matrix.csr import CSR
 
 @dataclass(eq=False, repr=False)
 class WRMF(Loss):
-    """Weighted squared loss on all pairs with confidence ``1 + alpha v`` (Hu, Koren, Volinsky 2008, Eq. 3)::
+    """Weighted squared loss on all pairs with confidence ``1 + alpha v``.
+
+    Eq. 3 of Hu, Koren and Volinsky, 2008::
 
         L = sum_{x,y} (1 + alpha v_xy) (r_xy - o_xy)^2,      r_xy = 1 where v_xy > 0, else 0
 
-    As published, the regularisation is plain (``reg_exponent=0``); ``reg_exponent=1`` scales it with
-    frequency and is much the stronger baseline.
+    Published with plain regularisation (``reg_exponent=0``); 1, scaled with frequency, is much stronger.
 
     Parameters
     ----------
