@@ -171,7 +171,8 @@ def link_names(app, doctree, page) -> None:
         inside = node.parent
         while inside is not None and not isinstance(inside, nodes.entry | nodes.reference | nodes.title):
             inside = inside.parent
-        of_others = page.startswith("coming-from/") and isinstance(inside, nodes.entry)
+        in_table = isinstance(inside, nodes.entry) and inside.parent.index(inside) == 0
+        of_others = page.startswith("coming-from/") and in_table
         if isinstance(inside, nodes.reference | nodes.title) or of_others:
             continue
         name, called, _ = node.astext().partition("(")
