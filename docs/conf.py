@@ -69,6 +69,7 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"rgals {release}"
+html_sidebars = {"papers": []}  # a page without others beside it
 html_static_path = ["_static"]
 html_css_files = ["rgals.css"]
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
@@ -167,6 +168,8 @@ def link_names(app, doctree, page) -> None:
     if page.startswith(("api/", "gallery/")) or page in ("developing", "changelog", "how-it-works"):
         return  # links of their own, or names within the package
     objects = app.env.get_domain("py").objects
+    names = {name for name, aim in objects.items() if aim.objtype != "module"}
+    names -= {"rgals.RGALS.fit", "rgals.warmup"}  # several classes have a fit, HardNegatives a warmup
     for node in list(doctree.findall(nodes.literal)):
         inside = node.parent
         while inside is not None and not isinstance(inside, nodes.entry | nodes.reference | nodes.title):
@@ -176,11 +179,13 @@ def link_names(app, doctree, page) -> None:
         if isinstance(inside, nodes.reference | nodes.title) or of_others:
             continue
         name, called, _ = node.astext().partition("(")
-        whole = [f"{module}.{name}" for module in MODULES if f"{module}.{name}" in objects]
-        if called or "_" in name:  # a word alone may be anything
-            whole += [f"rgals.{each}" for each in (f"RGALS.{name}", name) if f"rgals.{each}" in objects]
-        full = name if name in objects and name not in MODULES else whole[0] if len({*whole}) == 1 else None
-        if full:
+        found = {f"{module}.{name}" for module in MODULES} & names
+        if called or "_" in name:  # a method's word alone may be anything
+            found |= {f"rgals.RGALS.{name}"} & names
+        if name in objects and "." in name:
+            found = {name}
+        if len(found) == 1:
+            (full,) = found
             aim = objects[full]
             link = make_refnode(app.builder, page, aim.docname, aim.node_id, node.deepcopy(), full)
             node.replace_self(link)
