@@ -63,19 +63,20 @@ class Setting(NamedTuple):
 
 
 def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
-    """A good setting of `RG2` for a matrix.
-
-    With K factors, N items that somebody has, the cohesion r of the matrix (`rgals.matrix.cohesion`), and the
-    lengths l of the row and m of the column of a typical interaction (geometric means over interactions)::
-
-        alpha         = 0.024 (K / 64)^0.2 5^d / f,      f = min(1, N / 700),      d = `doubt`
-        reg           = 2.4 s r^-0.7 (20 / m)^0.15 (64 / K)^0.06 f^0.12,      s = 1 / sqrt(min(l, m))
-        item_exponent = -0.22 log r
-
-    K counts as 64 to 1024, N as 20 at least, r as 1 to 25, l and m as 2 to 2000, and reg without f is 0.01 to
-    0.7. It is at most 0.3 to 0.7 of what makes all factors 0 (`rgals.matrix.cohesion.largest_pull`), and then
-    times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1; the power rises from 0 at r = 0.8 to that at r = 1.
-    """
+    """A good setting of `RG2` for a matrix."""
+    # With K factors, N items that somebody has, the cohesion r of the matrix (`rgals.matrix.cohesion`), and
+    # the lengths l of the row and m of the column of a typical interaction (geometric means over
+    # interactions):
+    #
+    #     alpha         = 0.024 (K / 64)^0.2 5^d / f,      f = min(1, N / 700),      d = `doubt`
+    #     reg           = 2.4 s r^-0.7 (20 / m)^0.15 (64 / K)^0.06 f^0.12,      s = 1 / sqrt(min(l, m))
+    #     item_exponent = -0.22 log r
+    #
+    # K counts as 64 to 1024, N as 20 at least, r as 1 to 25, l and m as 2 to 2000, and reg without f is 0.01
+    # to 0.7. It is at most 0.3 to 0.7 of what makes all factors 0 (`rgals.matrix.cohesion.largest_pull`), and
+    # then times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1; the power rises from 0 at r = 0.8 to that at r =
+    # 1.
+    #
     # r tells how much there is besides noise and popularity. If users who share an item share others more
     # often than by chance, many weak directions are signal: they want less ridge, and a larger weight of rare
     # items, which hold communities together, than of popular ones. Margins do not tell this: food recipes and
@@ -112,13 +113,10 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
 
 
 def strength(degrees: Degrees, row: float, column: float) -> float:
-    """The strongest direction of a matrix beside its popularity, in units of the edge of the noise.
-
-    The cohesion r exceeds its value c in a random matrix by the fourth power of a singular value, which is
-    divided by the edge of the noise, with l and m of `setting`::
-
-        (r / c - 1)^(1/4) / (1 / sqrt(l) + 1 / sqrt(m))
-    """
+    """The strongest direction of a matrix beside its popularity, in units of the edge of the noise."""
+    # The cohesion r exceeds its value c in a random matrix by the fourth power of a singular value, which is
+    # divided by the edge of the noise, with l and m of `setting`:
+    #     (r / c - 1)^(1/4) / (1 / sqrt(l) + 1 / sqrt(m))
     (users, items), n = degrees.filled, max(degrees.nnz, 1)
     by_chance = ((1 - users / n) * (1 - items / n)) ** 2
     if math.isnan(degrees.cohesion):
@@ -129,18 +127,14 @@ def strength(degrees: Degrees, row: float, column: float) -> float:
 
 
 def doubt(degrees: Degrees, row: float, column: float) -> float:
-    """The doubt d of the rule, from 0 to 2, that a matrix holds more than popularity and chance.
-
-    ``(1.4 - s) / 0.4`` with the `strength` s.
-    """
+    """The doubt d of the rule, from 0 to 2, that a matrix holds more than popularity and chance."""
+    # ``(1.4 - s) / 0.4`` with the `strength` s.
     return float(np.clip((_CERTAIN - strength(degrees, row, column)) / _DOUBT_STEP, 0.0, _LARGEST_DOUBT))
 
 
 def wants_mean(degrees: Degrees) -> bool:
-    """Whether pulling users to the mean of all users ranks better than pulling them to zero.
-
-    It does if the `strength` is below 1.4, 2 for rows shorter than 20, or 0.7 for fewer than 300 items.
-    """
+    """Whether pulling users to the mean of all users ranks better than pulling them to zero."""
+    # It does if the `strength` is below 1.4, 2 for rows shorter than 20, or 0.7 for fewer than 300 items.
     row, column = (typical(counts) for counts in (degrees.user_count, degrees.item_count))
     few, short = degrees.filled[1] < _CATALOGUE, row < _SHORT_ROW
     certain = _CERTAIN_IF_FEW_ITEMS if few else _CERTAIN_IF_SHORT if short else _CERTAIN

@@ -15,18 +15,14 @@ _ROWS_AT_ONCE = 1 << 12  # rows of temporary tables with n_factors columns
 def item_factors(
     users: CSR, n_factors: int, reg: float, rng: np.random.Generator, dtype: np.dtype
 ) -> np.ndarray:
-    """Item factors at the global optimum.
-
-    With ``A = diag(c)^1/2 S``, ``S = v N / c - 1`` and ``P' = diag(c)^1/2 P`` the objective of Eq. 16, times
-    2N, is ``|A - P' Q^T|^2 + reg N |P'|^2 + reg D |Q|^2``, up to a constant, whose minimum is the truncated
-    SVD of A with singular values shrunk by ``reg sqrt(N D)`` and the factors balanced: ``P' = U s^1/2
-    (D/N)^1/4``, ``Q = V s^1/2 (N/D)^1/4``. A is sparse plus rank one. The rows of A sum to zero, so that the
-    interaction of RGx vanishes at this optimum: it is the optimum of both.
-
-    ``rng`` draws the start vector of the Lanczos iteration. The result has the shape (n_items, n_factors).
-    """
-    c = users.row_sums
-    n_users, n_items = users.shape
+    """Item factors at the global optimum."""
+    # With ``A = diag(c)^1/2 S``, ``S = v N / c - 1`` and ``P' = diag(c)^1/2 P`` the objective of Eq. 16,
+    # times 2N, is ``|A - P' Q^T|^2 + reg N |P'|^2 + reg D |Q|^2``, up to a constant, whose minimum is the
+    # truncated SVD of A with singular values shrunk by ``reg sqrt(N D)`` and the factors balanced: ``P' = U
+    # s^1/2 (D/N)^1/4``, ``Q = V s^1/2 (N/D)^1/4``. A is sparse plus rank one. The rows of A sum to zero, so
+    # that the interaction of RGx vanishes at this optimum: it is the optimum of both.
+    # ``rng`` draws the start vector of the Lanczos iteration. The result has the shape (n_items, n_factors).
+    c, (n_users, n_items) = users.row_sums, users.shape
     root = np.sqrt(c)
     inverse = np.divide(n_items, root, out=np.zeros_like(root), where=root > 0)
     # The matrix for scipy shares the indices, and values in float64. With an int64 `indptr` scipy would copy

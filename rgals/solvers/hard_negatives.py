@@ -190,12 +190,10 @@ def best(
 
 @dataclass(eq=False)
 class Sampler:
-    """Draws the hard negatives of a fit; ``users`` is the matrix.
+    """Draws the hard negatives of a fit; ``users`` is the matrix."""
 
-    Nothing is drawn in the first ``plain`` iterations. A draw depends on ``seed``, the iteration and the
-    factors, and on nothing else.
-    """
-
+    # Nothing is drawn in the first ``plain`` iterations. A draw depends on ``seed``, the iteration and the
+    # factors, and on nothing else.
     hard: HardNegatives
     users: CSR
     coefficients: Coefficients

@@ -27,15 +27,12 @@ _ROWS_AT_ONCE = 1 << 12  # rows of predictions that a thread holds at once
 
 @dataclass(eq=False)
 class Prior:
-    """The features of a side's rows, and the weights by which they predict factors.
-
-    ``weights`` (n_features, K) are in the basis of the factors; None: zero.
-    """
+    """The features of a side's rows, and the weights by which they predict factors."""
 
     features: sp.csr_array  # (n_rows, n_features), float64
     reg: float
     ridge: np.ndarray | None = None  # of the rows; a row of ridge 0 does not count in the regression
-    weights: np.ndarray | None = None
+    weights: np.ndarray | None = None  # (n_features, K), in the basis of the factors; None: zero
     mean: bool = False  # made by `mean_prior`
     #: The right side of the last regression's ``(F^T diag(ridge) F + reg) W = F^T diag(ridge) Q``.
     _moments: np.ndarray | None = field(default=None, init=False)

@@ -33,16 +33,13 @@ def n_columns(n_factors: int, itemsize: int) -> int:
 def user_factors(
     users: CSR, items: CSR, n_factors: int, rng: np.random.Generator, dtype: np.dtype, n_threads: int
 ) -> np.ndarray:
-    """User factors ``U s^1/2``, times a number, of the leading triplets of ``A = D_u^-1/2 R D_i^-1/4``.
-
-    The number makes the scores of ``U s^1/2`` and ``V s^1/2`` average 1 over the interactions, weighted by
-    the entries of A. ``D`` are the sums of the rows and columns of R.
-
-    The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix with a few columns more
-    than factors, the first that ``rng`` draws. The singular vectors are those of A within this subspace
-    (Halko, Martinsson, Tropp 2011). Columns beyond the rank are random and small. The result does not depend
-    on ``n_threads``. A `NumericalError` says that the values overflow in this precision.
-    """
+    """User factors ``U s^1/2``, times a number, of the leading triplets of ``A = D_u^-1/2 R D_i^-1/4``."""
+    # The number makes the scores of ``U s^1/2`` and ``V s^1/2`` average 1 over the interactions, weighted by
+    # the entries of A. ``D`` are the sums of the rows and columns of R.
+    # The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix with a few columns more
+    # than factors, the first that ``rng`` draws. The singular vectors are those of A within this subspace
+    # (Halko, Martinsson, Tropp 2011). Columns beyond the rank are random and small. The result does not
+    # depend on ``n_threads``. A `NumericalError` says that the values overflow in this precision.
     dtype = np.dtype(dtype)
     tall = users.n_rows > users.n_cols
     short, long = (items, users) if tall else (users, items)

@@ -48,10 +48,8 @@ class Lists:
         self._edges = np.stack([indptr[:-1], indptr[:-1] + m, indptr[1:]])
 
     def add(self, phi: bool, run: list[int], factor: Any = None, weights: Weights = _EQUAL) -> np.ndarray:
-        """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive i, (P,), over a run of its list's items.
-
-        With a factor the gradient of the sum over all positives is added to ``grad``.
-        """
+        """``factor_i sum_j W_ij phi(s_j - s_i)`` of every positive i, (P,), over a run of its items."""
+        # With a factor the gradient of the sum over all positives is added to ``grad``.
         (low, high), real = self._edges[run][:, self.list_of], self.scores.dtype
         values, one = np.empty(len(self.at)), np.ones(len(self.at))
         given = weights._replace(least=weights.least * one)
@@ -164,9 +162,7 @@ class ListNRBP(_Pairwise):
     by m; or by the number of pairs, which ranks 5 to 50 % better by plain defaults.
     """
 
-    normalise: str = parameter(
-        "none", ("none", "positives", "pairs"), "By what the sum is divided; see above."
-    )
+    normalise: str = parameter("none", ("none", "positives", "pairs"), "Divisor of the sum; see above.")
     smooth = "sigmoid"
 
     def _weights(self, lists: Lists) -> tuple[Any, Weights]:
