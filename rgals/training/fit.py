@@ -189,8 +189,7 @@ def first_users(
         return spectral.user_factors(users.likes, items.likes, K, rng, dtype, n_threads(model.n_jobs))
     if init == CLOSED_FORM:
         found = closed_form.item_factors(users, K, problem.reg, rng, dtype)
-        side = problem.coefficients.user_side(users, problem.reg, problem.reg_exponent)
-        return backend.half_step(users, found, side).factors
+        return backend.half_step(users, found, problem.plain_sides[0]).factors
     scale = K**-0.5 if model.init_scale is None else model.init_scale
     return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
 
