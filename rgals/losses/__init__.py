@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rgals.losses.base import AUTO, Coefficients, Loss, Side, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, Side, check_methods, spectral_edge
 from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
@@ -12,6 +12,7 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ParameterError
 
+_METHODS = {"coefficients": "degrees", "defaults": "degrees, K", "constant": "matrix, coefficients"}
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
 
 __all__ = ["AUTO", "IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degrees", "Loss", "Side"]
@@ -47,7 +48,7 @@ def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64) -> dict[str, float]
     made: Any = loss() if isinstance(loss, type) else loss
     found = get_loss(made)
     degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X, dislikes=found.dislikes))
-    return found.defaults(degrees, check_int("K", K, 1))
+    return dict(found.defaults_for(degrees, check_int("K", K, 1)))
 
 
 def get_loss(loss: str | Loss) -> Loss:
@@ -84,5 +85,6 @@ def get_loss(loss: str | Loss) -> Loss:
         raise InputTypeError(f"loss must be an instance: write {loss.__name__}() with brackets")
     if not isinstance(loss, Loss):
         raise InputTypeError(f"loss must be a name or a Loss object, not {type(loss).__name__}")
+    check_methods(loss, loss.name, _METHODS)
     loss.validate()
     return loss

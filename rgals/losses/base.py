@@ -21,6 +21,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -149,6 +150,23 @@ class Coefficients:
         ridge = reg * np.where((total == 0) & (matrix.row_counts > 0), 1.0, power(total, reg_exponent))
         linear = linear * (self.t.any() or self.interaction != 0)  # else items without interactions stay 0
         return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
+
+
+def as_array(given: Any) -> np.ndarray:
+    """What a loss gives, as an array; one of objects, which are no numbers, if its rows differ in length."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        return np.empty(0, object)
+
+
+def check_methods(loss: Any, name: str, methods: Mapping[str, str]) -> None:
+    """Raise an `InputTypeError` for a method of a loss that is missing or takes other arguments."""
+    for method, takes in methods.items():
+        try:
+            signature(getattr(loss, method)).bind(*takes.split(", "))
+        except (AttributeError, TypeError):
+            raise InputTypeError(f"the loss {name} needs a method {method}({takes})") from None
 
 
 def takes_dislikes(model: Any) -> bool:
@@ -326,9 +344,17 @@ class Loss(BaseEstimator):
         """Values for ``"auto"`` in a fit with K factors, given the margins of the training matrix.
 
         Parameters of this loss by name, and ``reg`` for ``reg_exponent=1``, which must be there; by default
-        ``reg`` alone, the `spectral_edge`.
+        ``reg`` alone, the `spectral_edge`. Searches range around all of them, also those that are no "auto".
         """
         return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
+
+    def defaults_for(self, degrees: Degrees, K: int) -> Mapping[str, Any]:
+        """`defaults`, or an error that says what they lack."""
+        found: Any = self.defaults(degrees, K)
+        if not isinstance(found, Mapping):
+            raise InputTypeError(f"{self.name}.defaults gives {found!r:.40}; a dict with 'reg' is needed")
+        check_real(f"{self.name}.defaults: reg", found.get("reg"), 0.0)
+        return found
 
     def resolve(self, degrees: Degrees, K: int) -> Self:
         """A copy in which every ``"auto"`` is the number that `defaults` gives, or a `ParameterError`."""
@@ -337,13 +363,16 @@ class Loss(BaseEstimator):
         if lost:  # a subclass whose __init__ has other parameters
             raise InputTypeError(f"the loss {self.name}: its __init__ has no {lost[0]}; set a number for it")
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
-        found = self.defaults(degrees, K) if unset else {}
+        found = self.defaults_for(degrees, K) if unset else {}
         for name in unset:
-            if name not in found:
-                advice = "the loss has no rule for it; give a number"
-                raise ParameterError(f"{self.name}.{name}", AUTO, advice)
-            params[name] = found[name]
-        return type(self)(**{name: plain_number(value) for name, value in params.items()})
+            params[name] = found.get(name, AUTO)
+            if isinstance(params[name], str) and params[name] == AUTO:
+                raise ParameterError(
+                    f"{self.name}.{name}", AUTO, "the loss has no rule for it; give a number"
+                )
+        made = type(self)(**{name: plain_number(value) for name, value in params.items()})
+        made.validate()  # the rule may come from outside, and give what is out of range
+        return made
 
     def validate(self) -> None:
         """Check the parameters; a `ParameterError` names one that is out of its range."""
@@ -365,7 +394,7 @@ class Loss(BaseEstimator):
         return f"{self.name} has no closed form"
 
     def coefficients_for(self, degrees: Degrees) -> "Coefficients":
-        """`coefficients` in float64; an error says which have a wrong shape or are no finite numbers."""
+        """`coefficients` in float64; an error says which have a wrong shape or numbers that cannot be."""
         found = self.coefficients(degrees)
         if not isinstance(found, Coefficients):
             said = f"the loss {self.name}: coefficients gives no Coefficients but {found!r:.40}"
@@ -375,15 +404,23 @@ class Loss(BaseEstimator):
         for field in ("g", "h", "t", "user_terms", "item_terms"):
             side, n = ("item", n_items) if field in ("h", "item_terms") else ("user", n_users)
             shape = (n, width) if field.endswith("terms") else (n,)
-            what, array = f"the loss {self.name}: its coefficients {field}", np.asarray(getattr(found, field))
+            what, array = f"the loss {self.name}: its coefficients {field}", as_array(getattr(found, field))
             if array.dtype.kind not in "biuf":
                 raise InputTypeError(f"{what} are of {array.dtype}; real numbers are needed")
             if array.shape != shape:
                 raise ShapeError(f"{what} have the shape {array.shape}; {shape} is needed")
-            bad = np.argwhere(~np.isfinite(array))[:, 0]
+            good = np.isfinite(array)
+            if field in ("g", "h"):  # positives may weigh less than other pairs, m < 0; no pair less than 0
+                good &= array >= 0
+            bad = np.argwhere(~good)[:, 0]
             if len(bad):
-                raise InputError(f"{what} are not finite at {side} {bad[0]}: {array[bad[0]]}")
+                why = "below 0" if np.isfinite(array[bad[0]]).all() else "not finite"
+                raise InputError(f"{what} are {why} at {side} {bad[0]}: {array[bad[0]]}")
             arrays[field] = array.astype(np.float64, copy=False)
+        # Beyond 1 / sum_y h_y the interaction outweighs the all-pairs part; h of other items has another sum.
+        total = arrays["h"].sum() if degrees.reference is None else 0.0
+        for field, most in (("interaction", (1 + 1e-9) / total if total else np.inf), ("removed", 1.0)):
+            check_real(f"the loss {self.name}: its coefficients {field}", getattr(found, field), 0.0, most)
         return replace(found, **arrays)
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
@@ -423,7 +460,7 @@ class Loss(BaseEstimator):
             rest = factors - _predicted(factors, prior)
             value += ridge @ np.einsum("ij,ij->i", rest, rest)
             value += 0.0 if prior is None else prior.reg * np.square(prior.weights_of(P.shape[1])).sum()
-        return float(value + loss.constant(matrix, coef))
+        return float(value) + check_real(f"{self.name}.constant", loss.constant(matrix, coef))
 
     def gradient(
         self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
@@ -449,7 +486,6 @@ class Loss(BaseEstimator):
         self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
     ) -> tuple[CSR, "Loss", Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, resolved loss, its coefficients, P and Q in float64, ridges of users and items."""
-        self.validate()
         reg, reg_exponent = check_real("reg", reg, 0.0), check_real("reg_exponent", reg_exponent, -4.0, 4.0)
         matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import read_only
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Degrees:
         """Margins of a matrix, without its dislikes."""
         likes = matrix.likes
         users, items = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
-        counts = likes.row_counts, likes.col_counts
-        return cls(likes.row_sums, likes.col_sums, *counts, users, items, matrix=likes, aged=aged)
+        sums = read_only(likes.row_sums), read_only(likes.col_sums)  # a loss cannot change them in place
+        counts = read_only(likes.row_counts), read_only(likes.col_counts)
+        return cls(*sums, *counts, users, items, matrix=likes, aged=aged)
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":

@@ -36,7 +36,7 @@ class Problem:
         cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float
     ) -> "Problem":
         """The problem of a loss on a matrix."""
-        constant = loss.constant(users, coefficients)
+        constant = check_real(f"{loss.name}.constant", loss.constant(users, coefficients))
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
     @cached_property
@@ -54,17 +54,14 @@ class Problem:
 def choose_reg(
     model: Any, loss: Loss, degrees: Degrees, logs: Callable[[], Iterable[tuple[float, int]]]
 ) -> float:
-    """The strength of the regularisation of a fit; "auto" is the rule of the loss.
-
-    The rule holds for ``reg_exponent=1``, where a row of weight W has the ridge ``rho = reg W``. For another
-    exponent nu ``rho = reg_nu W^nu``, with ``reg_nu = reg W^(1 - nu)`` so that the mean interaction keeps its
-    ridge. Here W is the geometric mean of the rows' weights over the interactions, the mean of both sides.
-    ``logs`` returns the `weight_logs` of both sides.
-    """
+    """The strength of the regularisation of a fit; "auto" is the rule of the loss."""
+    # The rule holds for ``reg_exponent=1``, where a row of weight W has the ridge ``rho = reg W``. For
+    # another exponent nu ``rho = reg_nu W^nu``, with ``reg_nu = reg W^(1 - nu)`` so that the mean interaction
+    # keeps its ridge. Here W is the geometric mean of the rows' weights over the interactions, the mean of
+    # both sides. ``logs`` returns the `weight_logs` of both sides.
     if model.reg != AUTO:
         return float(model.reg)
-    # Checked, because the loss may come from outside the package.
-    reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, model.K).get("reg"), 0.0)
+    reg = float(loss.defaults_for(degrees, model.K)["reg"])
     if model.reg_exponent == 1:
         return reg
     mean = np.mean([total / max(n, 1) for total, n in logs()])

@@ -13,7 +13,7 @@ from instruments.floor import Floor
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from rgals import RGALS, InputTypeError, ModelFileError, ParameterError
+from rgals import RGALS, InputError, InputTypeError, ModelFileError, ParameterError
 from rgals.compare import Effort, compare
 from rgals.datasets import make_implicit
 from rgals.losses import Coefficients, Degrees, Loss, rule
@@ -104,11 +104,67 @@ def test_a_rule_below_zero_is_searched_around(data):
     ],
 )
 def test_what_are_no_coefficients_is_refused(data, given, message):
-    def coefficients(self, degrees):
-        return given(Floor.coefficients(self, degrees))
-
     with pytest.raises(InputTypeError, match=f"the loss Odd: .*{message}"):
-        RGALS(4, type("Odd", (Floor,), {"coefficients": coefficients})(0.1)).fit(data.matrix)
+        RGALS(4, odd(coefficients=of(given))).fit(data.matrix)
+
+
+def odd(*params, **methods):
+    """A loss with some methods of another kind."""
+    return type("Odd", (Floor,), methods)(*params or (0.1,))
+
+
+def of(change):
+    return lambda self, degrees: change(Floor.coefficients(self, degrees))
+
+
+def new(**fields):
+    """A loss whose coefficients have these in place of its own."""
+    return odd(coefficients=of(lambda found: replace(found, **fields)))
+
+
+def but_at(n, value, size):
+    """Ones, and another number at n."""
+    return np.where(np.arange(size) == n, value, 1.0)
+
+
+OWN = "the loss Odd: its coefficients"
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (odd(coefficients=None), InputTypeError, r"needs a method coefficients\(degrees\)"),
+        (odd(coefficients=lambda self: None), InputTypeError, r"needs a method coefficients\(degrees\)"),
+        (odd(defaults=lambda self, degrees: {}), InputTypeError, r"needs a method defaults\(degrees, K\)"),
+        (odd(constant=lambda self, matrix: 0.0), InputTypeError, r"needs a method constant\(matrix, coeff"),
+        (new(h=[[1], 2]), InputTypeError, f"{OWN} h are of object"),
+        (new(g=but_at(3, -0.1, 150)), InputError, f"{OWN} g .*user 3: -0.1"),
+        (new(h=but_at(7, -1.0, 100)), InputError, f"{OWN} h .*item 7: -1.0"),
+        (new(interaction=-0.01), ParameterError, f"{OWN} interaction=-0.01"),
+        (new(interaction=0.02), ParameterError, "<= 0.01$"),
+        (new(removed=2.0), ParameterError, f"{OWN} removed=2.0 .*<= 1$"),
+        (odd(constant=lambda self, matrix, found: np.nan), ParameterError, "^Odd.constant=nan is not valid"),
+        (odd(constant=lambda self, matrix, found: None), ParameterError, "^Odd.constant=None is not valid"),
+        (odd(defaults=lambda *_: None), InputTypeError, "Odd.defaults gives None; a dict with 'reg'"),
+        (odd("auto", defaults=lambda *_: 0.1), InputTypeError, "Odd.defaults gives 0.1; a dict"),
+        (odd("auto", defaults=lambda *_: {"weight": "auto", "reg": 1}), ParameterError, "no rule for it"),
+        (odd("auto", _auto=("weight",), defaults=lambda *_: {"weight": -5, "reg": 1}), ParameterError, "=-5"),
+    ],
+)  # fmt: skip
+def test_what_a_method_gives_is_checked_and_named(data, made, error, message):
+    """Crashes of numpy and Python's, systems that are not positive definite, or nothing at all."""
+    with pytest.raises(error, match=message):
+        RGALS(4, made, n_iter=1).fit(data.matrix)
+
+
+def test_margins_cannot_be_changed_by_a_loss(data):
+    """Those that it scaled in place were saved with the model and used for new users."""
+
+    def coefficients(self, degrees):
+        degrees.user_sum[:] /= degrees.user_sum.mean()
+
+    with pytest.raises(ValueError, match="read-only"):
+        RGALS(4, odd(coefficients=coefficients)).fit(data.matrix)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
