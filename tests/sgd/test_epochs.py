@@ -9,7 +9,7 @@ from instruments.scores import central
 
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
 from rgals.sgd.epochs import Batch, Epochs
 from rgals.sgd.graph import LightGCN, XSimGCL
@@ -724,8 +724,58 @@ def test_what_a_loss_from_outside_declares_wrongly_is_named():
     with pytest.raises(ParameterError, match="refresh='exactly'"):
         SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
     Broken.refresh = Sampled.refresh
-    with pytest.raises(ShapeError, match="Broken.value_and_grad returned .* None; .* are needed"):
+    with pytest.raises(ShapeError, match="Broken.value_and_grad returned .* NoneType; .* are needed"):
         SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+def odd(base=Sampled, **what):
+    """A loss of a base with attributes of other kinds; by default BPR."""
+    return type("Odd", (base,), {"value_and_grad": lambda self, pos, neg: bpr(pos, neg), **what})()
+
+
+def answered(change):
+    return odd(value_and_grad=lambda self, pos, neg: change(*bpr(pos, neg)))
+
+
+def penalised(users):
+    of = {"value_and_grad": lambda self, scores, positives: (np.zeros(len(scores)), scores)}
+    return odd(Full, penalties=lambda self, X: (np.full(40, users), np.ones(30)), **of)
+
+
+def with_rows(self, pos, neg, rows):
+    return *bpr(pos, neg), np.zeros_like(rows.state)
+
+
+bpr = get_loss("bpr").value_and_grad
+THRESHOLD = {"value_and_grad": with_rows, "state": (State("threshold"),)}
+EXACT = {**THRESHOLD, "refresh": lambda self, epoch: "exact"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "message"),
+    [
+        (answered(lambda v, p, n: v), ShapeError, "grad returned no tuple but a ndarray"),
+        (answered(lambda v, p, n: (v, p, n * 1j)), InputTypeError, "Odd.value_and_grad .* complex64; real"),
+        (answered(lambda v, p, n: (v, p.astype(str), n)), InputTypeError, "grad .* <U32; real"),
+        (answered(lambda v, p, n: (v, p, n * np.nan)), NumericalError, "Odd.value_and_grad .* not finite"),
+        (odd(value_and_grad=lambda self, pos: 0), InputTypeError, r"a method value_and_grad\(pos, neg\)"),
+        (odd(state=(State("b"),)), InputTypeError, r"needs a method value_and_grad\(pos, neg, rows\)"),
+        (odd(refresh=lambda self: None), InputTypeError, r"needs a method refresh\(epoch\)"),
+        (odd(**THRESHOLD | {"state": ("b",)}), InputTypeError, r"Odd.state is \('b',\); give a tuple"),
+        (odd(adversary=3), InputTypeError, "Odd.adversary is 3; give an Adversary, or None"),
+        (odd(score="cosin"), ParameterError, "Odd.score='cosin' is not valid: choose one of 'cosine', 'dot'"),
+        (odd(lr=-1.0), ParameterError, "Odd.lr=-1.0 is not valid: give a finite number > 0"),
+        (odd(n_negatives="many"), ParameterError, "Odd.n_negatives='many' is not valid"),
+        (odd(**EXACT, estimate=lambda self, s: s[:, :1] * np.nan), InputError, "Odd.estimate .* are NaN"),
+        (penalised(-1.0), InputError, "Odd.penalties returned numbers that are NaN or below 0"),
+        (penalised("1"), InputTypeError, "Odd.penalties returned an array of <U1; real numbers"),
+    ],
+)  # fmt: skip
+def test_what_a_loss_from_outside_gives_is_checked_and_named(loss, error, message):
+    """Crashes of numpy and Python's, steps that climbed, imaginary parts and words that were ignored."""
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(error, match=message):
+        SGDRanker(K=4, loss=loss, n_epochs=1, random_state=0).fit(X)
 
 
 def test_a_full_loss_whose_answer_has_another_shape_is_refused():

@@ -4,25 +4,26 @@ A name stands for a loss with its default parameters; an object may have others.
 
 Examples
 --------
->>> from rgals.sgd import losses
->>> full = losses.FullBSL(), losses.Talos(k=10), losses.AATP(k=10), losses.SoftmaxAtK(k=10)
->>> full += losses.FullLambdaRank(), losses.FullLambdaLoss(k=10)
->>> sampled = losses.SampledCCE(), losses.SL(with_positive=True), losses.BSL(negative_temperature=0.1)
->>> sampled += losses.PSL(activation="relu"), losses.LLPAUC(ascend=False), losses.AdvInfoNCE(weight=32)
->>> sampled += losses.SampledTalos(k=10), losses.SampledAATP(k=10), losses.SampledSoftmaxAtK(k=10)
->>> sampled += losses.RSAtK(k=10), losses.SmoothIAtK(), losses.UIB(), losses.SML(), losses.SampledSoftmax()
->>> lists = losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.ListNRBP()
+>>> from rgals.sgd import losses as of
+>>> full = of.FullBSL(), of.Talos(k=10), of.AATP(), of.SoftmaxAtK(), of.FullLambdaRank(), of.FullLambdaLoss()
+>>> sampled = of.SampledCCE(), of.SL(with_positive=True), of.BSL(negative_temperature=0.1), of.UIB(), of.SML()
+>>> sampled += of.PSL(activation="relu"), of.LLPAUC(ascend=False), of.AdvInfoNCE(weight=32), of.RSAtK(k=10)
+>>> sampled += of.SampledTalos(), of.SampledAATP(), of.SampledSoftmaxAtK(), of.SmoothIAtK()
+>>> sampled += (of.SampledSoftmax(),)
+>>> lists = of.LambdaRank(metric="ap"), of.LambdaLoss(k=10), of.ListNRBP()
 >>> {loss.kind for loss in full}, {loss.kind for loss in sampled}, {loss.kind for loss in lists}
 ({'full'}, {'sampled'}, {'list'})
 """
 
 import re
+from functools import partial
 from typing import Any
 
-from rgals.runtime.checks import check_choice
+from rgals.losses.base import check_methods
+from rgals.runtime.checks import RANGES, check_choice
 from rgals.runtime.errors import InputTypeError
 from rgals.sgd.losses import catalogue, metric, sampled, topk
-from rgals.sgd.losses._base import KINDS, Adversary, Full, List, Rows, Sampled, State
+from rgals.sgd.losses._base import TAKES, Adversary, Full, List, Rows, Sampled, State
 from rgals.sgd.losses.catalogue import *  # noqa: F403
 from rgals.sgd.losses.metric import *  # noqa: F403
 from rgals.sgd.losses.sampled import *  # noqa: F403
@@ -30,6 +31,10 @@ from rgals.sgd.losses.topk import *  # noqa: F403
 
 _WORD = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _ALL = [name for module in (catalogue, sampled, topk, metric) for name in module.__all__]
+_OPTIONAL = {"refresh": "epoch", "estimate": "scores", "penalties": "X"}
+#: Checks of what a class says beside its methods.
+_DECLARED = {"n_negatives": RANGES["int > 0"], "lr": RANGES["float > 0"], "warmth": RANGES["float > 0"]}
+_DECLARED["score"] = partial(check_choice, choices=("cosine", "dot"))
 #: The losses by name, which is that of the class in lower case: `SoftmaxAtK` is "softmax_at_k".
 LOSSES: dict[str, type] = {_WORD.sub("_", name).lower(): globals()[name] for name in _ALL}
 
@@ -59,11 +64,21 @@ def get_loss(loss: Any) -> Any:
     """
     if isinstance(loss, str):
         loss = LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
-    is_one = getattr(loss, "kind", None) in KINDS and callable(getattr(loss, "value_and_grad", None))
-    if isinstance(loss, type) or not is_one:
-        raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
+    if isinstance(loss, type) or getattr(loss, "kind", None) not in TAKES:
+        raise InputTypeError(f"loss must be a name, or an object of kind {', '.join(TAKES)}; not {loss!r}")
     if isinstance(loss, Full | Sampled | List):  # one from outside needs no base class
         loss.validate()
+    own, kept, second = type(loss).__name__, getattr(loss, "state", ()), getattr(loss, "adversary", None)
+    if not (isinstance(kept, tuple | list) and all(isinstance(one, State) for one in kept)):
+        raise InputTypeError(f"{own}.state is {kept!r:.60}; give a tuple of State objects")
+    if not isinstance(second, Adversary | None):
+        raise InputTypeError(f"{own}.adversary is {second!r:.60}; give an Adversary, or None")
+    sees_rows = loss.kind == "sampled" and (kept or second or getattr(loss, "takes_rows", False))
+    methods = {"value_and_grad": TAKES[loss.kind] + (", rows" if sees_rows else "")}
+    check_methods(loss, own, methods | {k: takes for k, takes in _OPTIONAL.items() if hasattr(loss, k)})
+    for name, check in _DECLARED.items():
+        if (value := getattr(loss, name, None)) is not None:
+            check(f"{own}.{name}", value)
     return loss
 
 

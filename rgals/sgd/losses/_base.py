@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.kernels.smooth import step
+from rgals.losses.base import as_array
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import Declared, check_choice, check_int, check_real, parameter
-from rgals.runtime.errors import ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -200,19 +201,29 @@ class List(_Loss):
     kind: ClassVar[str] = "list"
 
 
-KINDS = ("full", "sampled", "list")
+#: What `value_and_grad` takes, by kind; beside these "rows", where a sampled loss asks for them.
+TAKES = {"full": "scores, positives", "sampled": "pos, neg", "list": "scores, indptr, n_positives, weights"}
 _LARGEST_EXPONENT = 800.0  # exp(-800) is 0 in double precision
 
 
 def checked(loss: Any, answer: Any, *like: Any, first: Any = None, of: str = "value_and_grad") -> tuple:
     """The answer of a loss: arrays of shape ``first`` (default: one value a row) and of those in ``like``."""
-    # Without the check numpy would broadcast an answer of another shape over the rows.
+    # Without the check numpy would broadcast an answer of another shape over the rows, and drop imaginary
+    # parts.
     shapes = [(len(like[0]),) if first is None else first, *(part.shape for part in like)]
-    found = [np.shape(part) for part in answer] if isinstance(answer, tuple | list) else answer
-    if found != shapes:
-        what = f"{type(loss).__name__}.{of} returned arrays of the shapes"
-        raise ShapeError(f"{what} {found}; {shapes} are needed")
-    return answer
+    what, several = f"{type(loss).__name__}.{of} returned", isinstance(answer, tuple | list)
+    arrays = tuple(map(as_array, answer if several else ()))
+    if bad := [array.dtype for array in arrays if array.dtype.kind not in "biuf"]:
+        raise InputTypeError(f"{what} an array of {bad[0]}; real numbers are needed")
+    if (found := [array.shape for array in arrays]) != shapes:
+        shown = f"arrays of the shapes {found}" if several else f"no tuple but a {type(answer).__name__}"
+        raise ShapeError(f"{what} {shown}; {shapes} are needed")
+    if of != "value_and_grad":
+        if not all((array >= (0 if of == "penalties" else -np.inf)).all() for array in arrays):
+            raise InputError(f"{what} numbers that are NaN{' or below 0' if of == 'penalties' else ''}")
+    elif np.isfinite(arrays[0]).all() and not all(np.isfinite(array).all() for array in arrays[1:]):
+        raise NumericalError(f"{what} a gradient that is not finite")  # of values the trainer names the user
+    return arrays
 
 
 def hinge(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
