@@ -2,9 +2,9 @@
 
 Made once per side, in numpy, from row lengths, weights, the scale and K. To follow a row: `classify` gives it
 a kind, `Plan` sorts and cuts rows into `Work`, and the loop of `rgals.kernels.rows` solves them;
-`rgals.kernels.row` has the formulas. Every threshold is a constant at the top of this file. A new loss needs
-no line here: it gives the coefficients of a `Side` (`rgals.losses.base`). A new way to solve a row is a file
-of `rgals.kernels.ways` and a line in `classify`.
+`rgals.kernels.row` has the formulas. Every threshold of the plan is a constant at the top of this file (what
+a way decides as it runs is in its own). A new loss needs no line here: it gives the coefficients of a `Side`
+(`rgals.losses.base`). A new way is a file of `rgals.kernels.ways` and a line in `classify`.
 
 Measured figures are from two cores with AVX-512 and 2 MB of second-level cache per core, in float32.
 """
