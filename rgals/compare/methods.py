@@ -22,7 +22,7 @@ from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import setting
 
 Params = Mapping[str, float]
-Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # by parameter: its ladder and the start of tuning
+Ladders = Mapping[str, tuple[float, ...]]  # by parameter: the values to try, ascending
 
 
 def params_text(params: Params) -> str:
@@ -90,7 +90,7 @@ class Method:
     label: str
     family: str
     build: Callable[..., Any]
-    ladders: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ladders: Ladders = field(default_factory=dict)
     start: Params = field(default_factory=dict)
     rule: Callable[[Any, int], Mapping[str, float]] | None = None
     stops: bool = False
@@ -113,8 +113,8 @@ class Method:
         return " ".join(filter(None, parts))
 
 
-def _copies(thing: Any, tuned: Tuned, name: str, label: str, family: str, **how: Any) -> Method:
-    """A method that fits copies of an estimator; ``tuned`` names parameters of it or of its loss."""
+def _copies(thing: Any, ladders: Ladders, name: str, label: str, family: str, **how: Any) -> Method:
+    """A method that fits copies of an estimator; ``ladders`` are of its parameters or of its loss's."""
     own = thing.get_params()
 
     def build(params: Params, K: int = 64, random_state: int = 0, n_jobs: int | None = None) -> Any:
@@ -122,53 +122,50 @@ def _copies(thing: Any, tuned: Tuned, name: str, label: str, family: str, **how:
         changes |= {"K": K} if "K" in own else {}
         return outside.copied(thing, changes, random_state, n_jobs)
 
-    ladders, start = {k: v for k, (v, _) in tuned.items()}, {k: v for k, (_, v) in tuned.items()}
-    return Method(name, label, family, build, ladders, start, **how)
+    return Method(name, label, family, build, ladders, **how)
 
 
-def _als(name: str, label: str, loss: Loss, tuned: Tuned, ruled: bool = True, **fixed: Any) -> Method:
-    """A method by alternating least squares; ``tuned`` names parameters of the loss, and ``reg``."""
-    known = partial(rule, type(loss)) if ruled else None
+def _als(name: str, label: str, loss: Loss, ladders: Ladders, ruled: bool = True, **fixed: Any) -> Method:
+    """A method by alternating least squares; ``ladders`` are of parameters of the loss, and of ``reg``."""
+    known, start = partial(rule, type(loss)) if ruled else None, fixed.pop("start", {})
     model = RGALS(loss=loss, n_iter=60, **fixed)
-    return _copies(model, tuned, name, f"{label} (ALS)", "ALS", rule=known, stops=True)
+    return _copies(model, ladders, name, f"{label} (ALS)", "ALS", start=start, rule=known, stops=True)
 
 
 def _sgd(loss: str, label: str, score: str, **fixed: Any) -> Method:
     """A method by stochastic gradient descent on cosines with a temperature, or on inner products."""
     by_frequency = fixed.get("decay") == "frequency"
-    tuned: Tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
+    ladders: Ladders = {"temperature": _TEMPERATURE, "lr": _LR}
     if score == "dot":
         fixed["temperature"] = 1.0
-        tuned = {"lr": (_LR, 0.01), "weight_decay": (_DECAY, 1e-4)}
-        if by_frequency:
-            tuned = {"lr": (_LR, 0.03), "weight_decay": (_FREQUENCY, 0.06)}
+        ladders = {"lr": _LR, "weight_decay": _FREQUENCY if by_frequency else _DECAY}
     model = SGDRanker(loss=loss, n_epochs=200, score=score, **fixed)
 
     def known(train: Any, K: int) -> dict[str, float]:
         """The defaults of `SGDRanker`; softmax's ridge follows RG2, its second-order approximation."""
         degrees = train if isinstance(train, Degrees) else Degrees.of(train)
-        found = setting(clone(model).set_params(K=K), degrees)
+        found = {"weight_decay": 1e-4, **setting(clone(model).set_params(K=K), degrees)}
         if by_frequency:
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
         found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps in proportion to the initial factors
         return found
 
     name, label = loss if score == "cosine" else f"{loss}_dot", f"{label}, {score} (SGD)"
-    return _copies(model, tuned, name, label, "SGD", rule=known, stops=True)
+    return _copies(model, ladders, name, label, "SGD", rule=known, stops=True)
 
 
-_RG = {"alpha": (_SMALL_ALPHA, 0.05), "reg": (_REG, 0.1)}
+_RG = {"alpha": _SMALL_ALPHA, "reg": _REG}
 # Without beta = 1, at which the published form puts no penalty on the scores of unobserved pairs.
-_GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
-_PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
-_RIDGE = {"reg": (_rungs(1, 7e5), 300.0)}
+_GRAMIAN = {**_RG, "beta": _BETA[:-1]}
+_PLAIN: dict[str, Any] = {"ruled": False, "start": {"alpha": 3.0, "reg": 50.0}, "reg_exponent": 0.0}
+_RIDGE = {"reg": _rungs(1, 7e5)}
 _ALL = (
     _als("rg2", "RG2", RG2(), _RG),
-    _als("rgx", "RGx", RGX(), {**_RG, "beta": (_BETA, 0.9)}),
+    _als("rgx", "RGx", RGX(), {**_RG, "beta": _BETA}, start={"beta": 0.9}),
     _als("rgx_gramian", "RGx as published", RGX(form="gramian"), _GRAMIAN),
-    _als("ials", "iALS", IALS(), {"alpha0": (_SMALL_ALPHA, 0.1), "reg": (_REG, 0.01)}),
-    _als("wrmf", "WRMF, frequency-scaled", WRMF(), {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
-    _als("wrmf_plain", "WRMF, plain ridge", WRMF(), _PLAIN, ruled=False, reg_exponent=0.0),
+    _als("ials", "iALS", IALS(), {"alpha0": _SMALL_ALPHA, "reg": _REG}),
+    _als("wrmf", "WRMF, frequency-scaled", WRMF(), {"alpha": _ALPHA, "reg": _REG}),
+    _als("wrmf_plain", "WRMF, plain ridge", WRMF(), {"alpha": _ALPHA, "reg": _rungs(0.1, 1000)}, **_PLAIN),
     _sgd("softmax", "Softmax", "cosine"),
     _sgd("sampled_softmax", "Sampled softmax", "cosine", n_negatives=100),
     _sgd("bpr", "BPR", "cosine", n_negatives=10),
@@ -186,13 +183,6 @@ _ALL = (
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
-
-
-def _loss_method(loss: Loss) -> Method:
-    """A given loss, by ALS: the parameters of its default rule are tuned, except exponents."""
-    start = loss.defaults(Degrees.even(1000, 1000, 100_000), 64)
-    tuned = {k: (_rungs(1e-5, 7e3), v) for k, v in start.items() if not k.endswith("_exponent")}
-    return _als(loss.name, loss.name, loss, tuned)
 
 
 def _is_pair(given: Any) -> bool:
@@ -239,8 +229,12 @@ def _method(given: Any, name: str | None) -> Method:
             advice = "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
             raise ParameterError("methods", given, advice)
         given = METHODS[given.strip()]
-    if not isinstance(given, Method):
-        given = _loss_method(given) if isinstance(given, Loss) else _estimator_method(given)
+    if isinstance(given, Loss):  # the parameters of its rule are tuned, except exponents
+        names = given.defaults(Degrees.even(1000, 1000, 100_000), 64)
+        ladders = {one: _rungs(1e-5, 7e3) for one in names if not one.endswith("_exponent")}
+        given = _als(given.name, given.name, given, ladders)
+    elif not isinstance(given, Method):
+        given = _estimator_method(given)
     return given if name in (None, given.name) else replace(given, name=str(name), label=str(name))
 
 
