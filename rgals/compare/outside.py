@@ -82,35 +82,25 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | str) -> Any:
     if sp.issparse(model) or isinstance(model, np.ndarray):
         if model.shape != X.shape:
             raise ShapeError(f"it gave scores of shape {model.shape}, not {X.shape}: users x items")
-        table = model.tocsr() if sp.issparse(model) else model
-        return lambda users: _dense(table[users])
+        return (model.tocsr() if sp.issparse(model) else model).__getitem__
     if hasattr(model, "_state") or isinstance(model, tuple | list):  # a model of rgals, or factors
         return model
     if callable(getattr(model, "get_score", None)):  # irspack
-        return lambda users: _dense(model.get_score(users))
+        return model.get_score
     if callable(getattr(model, "recommend", None)):
         if isinstance(n, str):
             problem = f"{type(model).__name__} recommends lists, which do not rank all items"
             raise ParameterError("metric", n, f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
         return _of_lists(model.recommend, X, known, n)
     if callable(getattr(model, "predict", None)):
-        return lambda users: _dense(model.predict(X[users]))
-    if hasattr(model, "scores") or hasattr(model, "user_factors_"):
+        return lambda users: model.predict(X[users])
+    if hasattr(model, "scores") or hasattr(model, "user_factors_") or callable(model):
         return model
-    if callable(model):
-        return lambda users: _dense(model(users))
     raise InputTypeError(
         f"nothing ranks items in {type(model).__name__}: an estimator needs recommend(users, n), predict(X) "
         "that returns the scores of all items, or get_score(users); a function of the training matrix must "
         "return scores, users x items, or a function from users to their scores"
     )
-
-
-def _dense(scores: Any) -> np.ndarray:
-    table = scores.toarray() if sp.issparse(scores) else np.asarray(scores)
-    if table.dtype.kind == "f" and np.isnan(table).any():
-        raise InputError("its scores contain NaN, which has no rank; give -inf to items that nobody may get")
-    return table
 
 
 def _of_lists(recommend: Callable, X: sp.csr_matrix, known: CSR, n: int) -> Callable:

@@ -41,10 +41,7 @@ from rgals.training.data import weigh
 
 TEST_METRICS = ("mrr@10", "ndcg@10")
 OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates tried for gradient descent; the best one is shown
-_FAILURES = (
-    NumericalError,
-    InsufficientMemoryError,
-)  # errors of a fit that are reported without stopping the rest
+_FAILURES = (NumericalError, InsufficientMemoryError)  # of a fit: reported without stopping the rest
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:

@@ -436,6 +436,14 @@ def test_what_cannot_be_compared_is_named(split, method, error, words):
         assert "in the method" in raised.value.__notes__[0]
 
 
+def test_some_items_without_a_score_rank_last_as_in_evaluate(split, scores):
+    """They were refused here, and ranked there."""
+    unknown = np.where(scores > np.quantile(scores, 0.9), np.nan, scores)
+    methods = {"nan": lambda X: unknown, "last": lambda X: np.where(np.isnan(unknown), -np.inf, unknown)}
+    first, second = compare(split, methods, **ONE).rows
+    assert first.test == second.test
+
+
 def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
     for whole in ("auc", "pauc(0.1)"):
         with pytest.raises(ParameterError, match=f"metric='{re.escape(whole)}'.*cutoff"):
