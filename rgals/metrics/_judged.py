@@ -84,6 +84,16 @@ def as_lists(ranked: Any, k: int | None = None) -> np.ndarray:
     return ids[:, : None if k is None else check_int("k", k, 1)]
 
 
+def of_catalogue(ids: np.ndarray, n_items: int) -> np.ndarray:
+    """The lists as int32, if the catalogue has their items; -1 is padding."""
+    bad = np.argwhere((ids < -1) | (ids >= n_items))
+    if len(bad):
+        row, rank = bad[0]
+        what = f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}"
+        raise InputError(f"{what}, outside -1..{n_items - 1}: there are {n_items} items")
+    return np.ascontiguousarray(ids, np.int32)
+
+
 def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     """Compare ranked lists with the truth, once for any number of metrics.
 
@@ -117,12 +127,7 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     """
     ids = as_lists(ranked)
     relevant = as_csr(truth, name="truth", n_rows=len(ids))
-    bad = np.argwhere((ids < -1) | (ids >= relevant.n_cols))
-    if len(bad):
-        row, rank = bad[0]
-        what = f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}"
-        raise InputError(f"{what}, outside -1..{relevant.n_cols - 1}")
-    ids = np.ascontiguousarray(ids, np.int32)
+    ids = of_catalogue(ids, relevant.n_cols)
     ordered = np.sort(ids, axis=1)
     twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
     if len(twice):

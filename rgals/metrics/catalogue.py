@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import as_lists, documented, numbers, ratio
+from rgals.metrics._judged import as_lists, documented, numbers, of_catalogue, ratio
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError
 
 _OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding does not count."
 
@@ -23,7 +22,7 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     >>> exposure([[0, 1], [0, -1]], 4)
     array([2, 1, 0, 0])
     """
-    ids = _items(ranked, k, check_int("n_items", n_items, 0))
+    ids = of_catalogue(as_lists(ranked, k), check_int("n_items", n_items, 0))
     return np.bincount(ids[ids >= 0], minlength=n_items)
 
 
@@ -98,13 +97,5 @@ def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) ->
 
 def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray:
     """Mean of a value of the items over the first k of each list; NaN where a list is empty."""
-    ids = _items(ranked, k, len(values))
+    ids = of_catalogue(as_lists(ranked, k), len(values))
     return ratio(np.append(values, 0.0)[ids].sum(axis=1), (ids >= 0).sum(axis=1))
-
-
-def _items(ranked: Any, k: int | None, n_items: int) -> np.ndarray:
-    """The first k items of each list, -1 where it is shorter."""
-    ids = as_lists(ranked, k)
-    if (bad := ids[(ids < -1) | (ids >= n_items)]).size:
-        raise InputError(f"ranked holds item {bad[0]}, outside -1..{n_items - 1}: there are {n_items} items")
-    return ids.astype(np.int64)

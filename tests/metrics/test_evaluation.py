@@ -548,8 +548,8 @@ def test_counts_of_any_type_give_the_figures_of_float64():
         (lambda: metrics.gini(np.array([[0, 1]])), ShapeError, "exposures must have one dimension, items"),
         (lambda: metrics.novelty([[0]], ["a"], 5), InputTypeError, "counts must hold numbers"),
         (lambda: metrics.exposure([[0, 1]], None), ParameterError, "n_items=None"),
-        (lambda: metrics.exposure([[0, -5]], 3), InputError, "item -5, outside -1..2"),
-        (lambda: metrics.average_popularity([[0, -5]], [1, 2]), InputError, "item -5, outside -1..1"),
+        (lambda: metrics.exposure([[0, -5]], 3), InputError, "item -5 at rank 2, outside -1..2"),
+        (lambda: metrics.average_popularity([[0, -5]], [1, 2]), InputError, "-5 at rank 2, outside -1..1"),
         (lambda: metrics.compare([[0.1, 0.2]], "a"), InputTypeError, "figures must be a dict"),
     ],
 )
