@@ -144,7 +144,7 @@ class ModelFormat:
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
         # What fits did before these were parameters.
-        was = {"values": "raw", "init": "random", "user_mean": False}
+        was = {"values": "raw", "init": "random", "user_mean": False, "offset": 0.0}
         older = {name: value for name, value in was.items() if name in known}
         return self.unpack({**older, **params})
 

@@ -53,8 +53,7 @@ class _Format(ModelFormat):
         return params | {name: pack_object(name, params[name], kinds) for name, kinds in _OBJECTS.items()}
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        objects = {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
-        return {"offset": 0.0} | params | objects  # files of version 0.2 have no offset
+        return params | {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
 
 
 @dataclass(eq=False, repr=False)
@@ -76,6 +75,7 @@ class SGDRanker(Trained, BaseEstimator):
     score : {"auto", "cosine", "dot"}, default="auto"
         "auto" is the ``score`` of the loss: "dot" for those that compare scores with a number (``"rg2"``,
         ``"mse"``, ...), else "cosine". With one factor, whose cosines are its signs, it is "dot".
+        It hides scikit-learn's method of that name: `rgals.compare.compare` tunes, its searches do not.
     temperature : float > 0 or "auto", default="auto"
         Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine (``"sparsemax"``:
         30 to 150), 1 for dot; losses that have temperatures or margins of their own (``raw_scores``) take 1
