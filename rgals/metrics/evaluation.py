@@ -308,11 +308,11 @@ def evaluate_segments(
 def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The least count of each group; a number of groups makes them of about the same weight, from 1 on."""
     if not isinstance(bins, int | np.integer):
-        lows = np.asarray(bins)
-        good = lows.ndim == 1 and lows.dtype.kind in "iu" and len(lows) > 0
+        lows = np.asarray(bins, object)
+        good = lows.ndim == 1 and len(lows) > 0 and all(isinstance(low, int | np.integer) for low in lows)
         if not good or (np.diff(lows, prepend=0) <= 0).any():
             raise ParameterError("bins", bins, "give a number of groups, or increasing integers from 1 on")
-        return lows
+        return lows.astype(np.int64)
     n = check_int("bins", bins, 1)
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]

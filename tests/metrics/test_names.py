@@ -183,7 +183,7 @@ def test_segments_take_ids_and_refuse_what_makes_no_groups(parts):
     assert evaluate_segments(model, *labelled) == evaluate_segments(model, train, test)
     with pytest.raises(InputError, match="no training interactions"):
         evaluate_segments(model, None, test)
-    for bins in (0, (0, 3), (3, 2), (1.5,), ()):
+    for bins in (0, (0, 3), (3, 2), (1.5,), (), [[1, 2], [3]]):
         with pytest.raises(ParameterError, match="bins"):
             evaluate_segments(model, train, test, bins=bins)
     with pytest.raises(ParameterError, match="by"):
