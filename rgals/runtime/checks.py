@@ -16,6 +16,8 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 def plain_number(value: Any) -> Any:
     """A numpy number as a Python number, whose products of sizes cannot overflow; anything else unchanged."""
+    if isinstance(value, np.bool_):
+        return bool(value)
     if isinstance(value, np.floating):
         return float(value)
     return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value

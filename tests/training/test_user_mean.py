@@ -161,6 +161,12 @@ def test_a_warm_start_goes_on_from_the_mean(X):
     assert model.fit(X).history_[0]["objective"] <= last * (1 + 1e-9)
 
 
+def test_parameters_may_be_booleans_of_numpy(X):
+    """As a search over ``np.array([True, False])`` sets them; this one was refused as neither."""
+    given = made(user_mean=np.True_, warm_start=np.False_).fit(X)
+    assert given.params_["user_mean"] is True and given.fingerprint() == made().fit(X).fingerprint()
+
+
 def test_a_search_takes_what_a_fit_would():
     train = thin(1500)
     found = RGALSCV(K=8, budget=2, n_splits=1, random_state=0).fit(train)
