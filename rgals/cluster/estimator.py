@@ -26,7 +26,7 @@ from rgals.scoring._tables import check_writable
 from rgals.scoring._topk import is_matrix
 from rgals.solvers.plan import padded
 from rgals.solvers.readout import readout_scale, with_scale
-from rgals.training.checkpoint import open_store
+from rgals.training.checkpoint import open_store, read_checkpoint
 from rgals.training.fit import RANDOM, check_parameters, describe_fit, stages, taken, when_settled
 from rgals.training.run import Watch, run
 
@@ -187,6 +187,7 @@ class DaskRGALS(RGALS):
         given = plain_copy(self)
         given.loss = plain_copy(self.loss)
         dtype = check_parameters(given, {"checkpoint": checkpoint})
+        checkpoint = read_checkpoint(checkpoint)
         for name, possible in _SUPPORTED.items():
             value = getattr(given, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in possible):

@@ -16,7 +16,7 @@ from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import plain_copy
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
-from rgals.training.checkpoint import Checkpoint, Store, open_store
+from rgals.training.checkpoint import Checkpoint, Store, open_store, read_checkpoint
 from rgals.training.data import divide, halving, in_order, read, weigh, with_features, with_mean
 from rgals.training.run import Callback, Watch
 
@@ -173,8 +173,7 @@ class Trained(FactorRanker):
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         features = {"user_features": user_features, "item_features": item_features}
         dtype = given._check(asked | features)
-        if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = Checkpoint(checkpoint)  # refuses what cannot be a folder, before the matrix is read
+        checkpoint = read_checkpoint(checkpoint)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         matrix, labels, priors, encodings = with_features(given, matrix, labels, features)
         if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:

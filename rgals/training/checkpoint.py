@@ -87,14 +87,18 @@ class Checkpoint:
         return os.path.join(self.folder, self.name)
 
 
+def read_checkpoint(given: Any) -> Checkpoint | None:
+    """The argument of `fit`, which is refused before the matrix is read."""
+    if given is not None and not isinstance(given, str | os.PathLike | Checkpoint):
+        raise ParameterError("checkpoint", given, "give a folder or Checkpoint(folder, every=...)")
+    return Checkpoint(given) if isinstance(given, str | os.PathLike) else given
+
+
 def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int, Store | None]":
     """The seed of a fit, and its checkpoint file if ``checkpoint`` asks for one."""
     if checkpoint is None:
         return draw_seed(random_state), None
-    if not isinstance(checkpoint, str | os.PathLike | Checkpoint):
-        raise ParameterError("checkpoint", checkpoint, "give a folder or Checkpoint(folder, every=...)")
-    keep = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    store = Store(keep, spec, random_state)
+    store = Store(checkpoint, spec, random_state)
     return store.seed, store
 
 

@@ -433,6 +433,8 @@ def test_a_fit_goes_on_from_its_checkpoint(client, whole, X, tmp_path):
     assert (rest.user_factors_ == whole.user_factors_).all()
     with pytest.raises(CheckpointError, match="n_blocks"):
         fit(client, X, {"checkpoint": tmp_path}, n_blocks=2)
+    with pytest.raises(ParameterError, match="folder=.*need a folder"):  # before anything is read
+        fit(client, "no file", {"checkpoint": __file__})
 
 
 def test_a_worker_that_dies_is_made_good(processes, whole, X):
