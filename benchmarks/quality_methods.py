@@ -23,7 +23,7 @@ from rgals.files.journal import Journal
 from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import Search, tune
-from rgals.model_selection.tuning.halving import GaussianProcess, Trial, best_trial, search
+from rgals.model_selection.tuning.halving import Trial, best_trial, search
 from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
 from rgals.sgd import SGDRanker
@@ -219,8 +219,7 @@ def other(
         def cost(K: int, level: int, n_iter: int | None = None) -> float:
             return 3.0 ** (level - TOP)
 
-        proposer = GaussianProcess(searched, task.seed)
-        trials = search(searched, measure, task.budget * share, proposer, cost)
+        trials = search(searched, measure, task.budget * share, cost, random_state=task.seed)
         best = best_trial(trials)
         started = time.process_time()
         scores = fit(task.prepared.final, best.params, TOP, task)

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
-from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_losses
+from rgals.model_selection.tuning.engine import WEIGHTS, find, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
@@ -21,7 +21,6 @@ from rgals.runtime.checks import RANGES, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError, warn
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
-from rgals.solvers.cuda import is_cuda
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
 #: Number of hidden parts below a number of interactions: on small data, one part is too noisy.
@@ -198,15 +197,11 @@ class RGALSCV(RGALS):
             known = None if validation is None else given(validation, columns, "validation")
             data = Given(whole, *labels, timestamp=told.timestamp, frame=told.frame), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
-            space = {}
-            for name, loss in losses.items():
-                own = own_space(self.space, name, losses)
-                none = is_cuda(self.device) or own.get("dislikes", loss.dislikes) is not False
-                weights = [0.0] if none else list(WEIGHTS)
-                space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
-            asked = losses, prepared, space, self._common(seed), self.metric, self.budget, self.min_gain
+            asked = losses, prepared, self.space, self._common(seed), self.metric, self.budget, self.min_gain
             journal = None if folder is None else Path(folder) / "search.jsonl"
-            found = find(*asked, journal, {"dtype": dtype_name(self.dtype)}, verbose=self.verbose)
+            defaults = {"K": self.K, "half_life": AUTO, "hard_negatives": list(WEIGHTS)}
+            setting = {"dtype": dtype_name(self.dtype)}
+            found = find(*asked, journal, setting, defaults, verbose=self.verbose)
             measure = found.measure
             params = {"values": measure.common["values"], **of_estimator(measure.loss, found.params)}
             whole = prepared.final

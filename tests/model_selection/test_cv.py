@@ -269,7 +269,7 @@ def test_the_rule_is_left_for_a_gain_that_other_hidden_parts_confirm(gain, fresh
         Trial({"K": 4, "reg": reg}, TOP, users.mean(), taken, users, plain)
         for reg, users, plain in ((1, rule_users, rule_users), (2, better, None))
     ]
-    choice = engine._choose(Measured(fresh), found, 0.0, 3)
+    choice = engine.choose(Measured(fresh), found, 0.0, 3)
     assert choice.params["reg"] == chosen
     assert choice.params["n_iter"] == (8 if chosen == 2 else 16)
 

@@ -173,7 +173,7 @@ def test_the_search_finds_the_top_of_a_bowl(collapse):
     given = {"alpha0": (0.01, 10.0), "reg": (0.001, 1.0), "user_exponent": 0.0}
     space = space_of(given)
     peak = (0.9, 0.02, 0.0)
-    trials = search(space, bowl(peak, collapse), 30, GaussianProcess(space, 0), nominal)
+    trials = search(space, bowl(peak, collapse), 30, nominal)
     best = best_trial(trials)
     assert best.level == TOP
     # The bowl falls by 0.02 a unit of log squared; a random draw among 30 is about 0.02 below the top.
@@ -195,7 +195,7 @@ def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
     def measure(params, level):
         return dataclasses.replace(figure(params, level), cost=share * nominal(16, level))
 
-    trials = search(space, measure, 12, GaussianProcess(space, 0), nominal)
+    trials = search(space, measure, 12, nominal)
     levels, _ = counts(12, [nominal(16, level) for level in range(TOP + 1)])
     assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
     spent = share * sum(nominal(16, t.level) for t in trials)
@@ -204,7 +204,7 @@ def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
 
 def test_what_is_far_worse_in_cheap_fits_is_not_fitted_in_full():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
-    trials = search(space, bowl((1, 0.1, 0)), 30, GaussianProcess(space, 0), nominal)
+    trials = search(space, bowl((1, 0.1, 0)), 30, nominal)
     points = [tuple(space.point(t.params)) for t in trials]
     cheap = {point: t.figure for point, t in zip(points, trials, strict=True) if t.level == TOP - 1}
     full = {point for point, t in zip(points, trials, strict=True) if t.level == TOP}
@@ -243,7 +243,7 @@ def test_k_is_climbed_while_it_pays():
     def measure(params, level):
         return Trial(params, level, gains[params["K"]])
 
-    trials = search(space, measure, 10, GaussianProcess(space, 0), nominal, min_gain=0.005)
+    trials = search(space, measure, 10, nominal, min_gain=0.005)
     assert {t.params["K"] for t in trials} == {16, 32, 64}, "64 gains too little, so 128 is not tried"
     assert best_trial(trials, 0.005).params["K"] == 32
     assert best_trial(trials, 0.0).params["K"] == 64
@@ -261,17 +261,22 @@ def test_a_larger_k_is_tried_with_as_many_settings_as_its_share_pays_for(climb):
     def cost(K, level, n_iter):
         return nominal(K, level) * (n_iter or 16) / 16
 
-    trials = search(space, measure, 10, GaussianProcess(space, 0), cost, climb=climb)
+    trials = search(space, measure, 10, cost, climb=climb)
     larger = [t for t in trials if t.params["K"] == 32]
     assert len(larger) == (2.0 if climb is None else climb) / 0.5
     assert {t.params["n_iter"] for t in larger} == {8}
 
 
+def test_searches_of_other_seeds_try_other_settings():
+    space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    seeds = (0, 0, 1)
+    one, same, other = (search(space, bowl((1, 0.1, 0)), 3, nominal, random_state=k) for k in seeds)
+    assert one == same and one[0].params == other[0].params and one[1].params != other[1].params
+
+
 def test_nothing_to_search_is_one_fit_for_each_k():
     space = space_of({"alpha0": 0.1, "reg": 0.1, "user_exponent": 0.0, "item_exponent": 0.0})
-    trials = search(
-        space, lambda params, level: Trial(params, level, 0.5), 30, GaussianProcess(space, 0), nominal
-    )
+    trials = search(space, lambda params, level: Trial(params, level, 0.5), 30, nominal)
     assert [(t.level, t.params["K"]) for t in trials] == [(TOP, 16)]
 
 
@@ -285,7 +290,7 @@ def test_what_was_measured_before_the_time_ran_out_is_kept():
         return Trial(params, level, 0.1)
 
     with pytest.raises(OutOfTimeError):
-        search(space, measure, 30, GaussianProcess(space, 0), nominal, trials=found)
+        search(space, measure, 30, nominal, trials=found)
     assert len(found) == 5
 
 

@@ -118,14 +118,12 @@ class TuneResult:
         top, n = min(max(row["level"] for row in self.trials), TOP), check_int("n", n, 0)
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))
-        lines = ["| " + " | ".join(["loss", self.metric, "seconds", *names]) + " |"]
-        lines.append("|" + "---|" * (len(names) + 3))
+        lines = [["loss", self.metric, "seconds", *names], ["---"] * (len(names) + 3)]
         for row in rows:
             shown = (row["params"].get(name, "") for name in names)
             cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in shown]
-            cells = [row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *cells]
-            lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join(lines)
+            lines.append([row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tune(
@@ -240,7 +238,7 @@ def tune(
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
     asked = losses, prepared, space, common, metric, budget, search.min_gain
-    found = find(*asked, journal, {}, deadline, verbose)
+    found = find(*asked, journal, {}, {}, deadline, verbose)
     measure, params = found.measure, found.params
     edges = measure.space.edges(found.trial.params)
     if edges:

@@ -1,12 +1,12 @@
-"""The search behind `tune`, `RGALSCV` and the command line: losses, their settings, and which to take.
+"""The search behind `tune`, `RGALSCV` and the command line: losses, their spaces, and which setting to take.
 
-The best setting is then tried with hard negatives, and with half-lives of the interactions.
+The best setting is then moved a little, and tried with hard negatives and with half-lives.
 """
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from rgals.datasets.times import half_life_in
 from rgals.files.journal import Journal
 from rgals.losses import AUTO, LOSSES, Degrees, Loss, get_loss
 from rgals.losses.fitted import wants_mean
-from rgals.matrix.validate import as_csr
+from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import rising
 from rgals.model_selection.tuning import halving
-from rgals.model_selection.tuning.halving import AGES, CONFIRM, TOP, OutOfTimeError, Trial
+from rgals.model_selection.tuning.halving import AGES, CONFIRM, TOP, OutOfTimeError, Trial, best_trial
 from rgals.model_selection.tuning.prepared import Prepared
-from rgals.model_selection.tuning.space import Range, make_space
+from rgals.model_selection.tuning.space import Range, Space, make_space
 from rgals.model_selection.tuning.trials import N_CONFIRMED, Choice, Measurement, beyond_noise, outwards
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ParameterError, warn
@@ -62,6 +62,71 @@ def read_losses(given: Any) -> dict[str, Loss]:
     return dict(zip(labels, objects, strict=True))
 
 
+def read_spaces(
+    losses: dict[str, Loss], prepared: Prepared, given: Any, common: dict[str, Any], defaults: dict[str, Any]
+) -> tuple[dict[str, Space], str]:
+    """The space of each loss, and the kind of values of all fits whose space names none."""
+    whole, train, shared = prepared.whole, prepared.splits[0].train, common["values"]
+    found = {} if given is None else given
+    by_loss = isinstance(found, Mapping) and bool(found) and set(found) <= set(losses)
+    own = {name: found.get(name, {}) if by_loss else found for name in losses}
+    if not all(isinstance(its, Mapping) for its in own.values()):
+        raise ParameterError("space", given, "give a dict of ranges, choices and values by parameter")
+    if not all("values" in its for its in own.values()):
+        shared = weigh(shared, whole).kind
+    # Decide on user means by all users, as a fit with reg="auto" does: in a sample columns are shorter.
+    cuda, spaces = is_cuda(common.get("device", "cpu")), dict[str, Space]()
+    mean = {"user_mean": True} if wants_mean(Degrees.of(whole)) and not cuda else {}
+    for name, loss in losses.items():
+        its = {**mean, **defaults, **own[name]}
+        if "hard_negatives" not in own[name] and (cuda or its.get("dislikes", loss.dislikes) is not False):
+            its["hard_negatives"] = 0.0  # which dislikes and GPUs do not go with
+        asked = its.get("values", shared)
+        listed = asked if isinstance(asked, list) else [asked]
+        kinds = list(dict.fromkeys(weigh(k, whole).kind if k == AUTO else k for k in listed))
+        if "values" in its:
+            its["values"] = kinds if listed is asked else kinds[0]
+        spaces[name] = make_space(loss, Weighting.of(kinds[0] if kinds else "raw", train).rows(train), its)
+    return spaces, shared
+
+
+@dataclass
+class Report:
+    """The table of a search, a row for every trial, and what its progress bar shows."""
+
+    metric: str
+    bar: Bar
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> int:
+        """Add a row; returns its number."""
+        self.rows.append(row)
+        best = max((r[self.metric] for r in self.rows if r["level"] >= TOP), default=0.0)
+        self.bar.set_postfix_str(f"{row['loss']} K={row['params']['K']} best {best:.4f}", refresh=False)
+        self.bar.total = max(self.bar.total, self.bar.n + row["cost"])
+        self.bar.update(row["cost"])
+        return len(self.rows) - 1
+
+    def ahead(self, train: CSR, K: int) -> None:
+        """Say what full fits with K factors need."""
+        if not self.bar.disable:
+            free, kept = available_bytes(), sum(train.shape) * K * 4  # factors of the best iteration
+            needed = readable(Footprint(train.shape, train.nnz, K, 4).peak() + kept)
+            left = "" if free is None else f" of {readable(free)}"
+            self.bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
+
+    def show(self, choice: Choice) -> None:
+        """Give the row of the rule, where that was taken, the figures of what is taken."""
+        # The rule is taken with all iterations and no read-out, even if its fit was better with others.
+        judged, row = choice.judged, self.rows[choice.judged.row]
+        if judged.plain is not None and judged.users is not None:
+            sizes = [len(split.users) for split in choice.measure.folds(judged.level)]
+            by_user = sum(sizes) == len(judged.users)  # False: one figure a split
+            ends = np.cumsum(sizes)[:-1] if by_user else len(sizes)
+            splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, ends)]
+            row |= {"params": {**row["params"], **judged.taken}, self.metric: judged.figure, "splits": splits}
+
+
 def find(
     losses: dict[str, Loss],  # by their names in tables
     prepared: Prepared,
@@ -72,109 +137,68 @@ def find(
     min_gain: float,
     journal: str | Path | None,
     setting: Mapping[str, Any],  # what identifies the journal beside data, metric, seed and values
+    defaults: dict[str, Any],  # entries of every space that the caller's replace
     deadline: float | None = None,  # of `time.monotonic`
     verbose: int = 0,
 ) -> Choice:
     """Search every loss with its share of the budget; return the best setting of all, without a last fit."""
     rising(metric)
-    record, seed, values = None, int(common["random_state"]), common["values"]
-    if not all("values" in own_space(given, name, losses) for name in losses):
-        values = weigh(values, prepared.whole).kind
-        common = {**common, "values": values}
+    record, seed, climb = None, int(common["random_state"]), halving.CLIMB_SHARE * budget
+    spaces, values = read_spaces(losses, prepared, given, common, defaults)
+    common = {**common, "values": values}
     if journal is not None:
         # Journals of `tune`, which has no `setting`, are of values="raw" where they say nothing.
         weighed = {"values": values} if setting or values != "raw" else {}
         belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed}
         record = Journal(Path(journal), {**belongs, **weighed, **setting})
-    train = prepared.splits[0].train
-    # Decide on user means by all users, as a fit with reg="auto" does: in a sample columns are shorter.
-    mean = wants_mean(Degrees.of(prepared.whole)) and not is_cuda(common.get("device", "cpu"))
-    fixed = {"user_mean": True} if mean else {}
-    spaces = {}
-    for name, one in losses.items():
-        its = {**fixed, **own_space(given, name, losses)}
-        kinds = its.get("values", values)
-        several = isinstance(kinds, list)
-        kinds = [weigh(k, prepared.whole).kind if k == AUTO else k for k in (kinds if several else [kinds])]
-        kinds = list(dict.fromkeys(kinds))
-        its |= {"values": kinds if several else kinds[0]} if "values" in its else {}
-        spaces[name] = make_space(one, Weighting.of(kinds[0] if kinds else "raw", train).rows(train), its)
-    rows: list[dict[str, Any]] = []
-    found: list[tuple[Choice, list[Trial]]] = []  # the choice and the trials of each loss
-    finished = True
     with Bar(desc="tune", total=budget, disable=not verbose, bar_format=_BAR) as bar:
-
-        def say(row: dict[str, Any]) -> int:
-            rows.append(row)
-            best = max((r[metric] for r in rows if r["level"] >= TOP), default=0.0)
-            bar.set_postfix_str(f"{row['loss']} K={row['params']['K']} best {best:.4f}", refresh=False)
-            bar.total = max(bar.total, bar.n + row["cost"])
-            bar.update(row["cost"])
-            return len(rows) - 1
-
-        @cache
-        def ahead(K: int) -> None:
-            if verbose:
-                free, kept = available_bytes(), sum(train.shape) * K * 4  # factors of the best iteration
-                needed = readable(Footprint(train.shape, train.nnz, K, 4).peak() + kept)
-                left = "" if free is None else f" of {readable(free)}"
-                bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
-
-        same = prepared, metric, common, record, deadline, say, ahead
+        report = Report(metric, bar)
+        ahead = cache(partial(report.ahead, prepared.splits[0].train))
+        same = prepared, metric, common, record, deadline, report.add, ahead
         measures = [Measurement(losses[name], name, space, *same) for name, space in spaces.items()]
         for measure in measures:
             measure.check()
-            asked = measure.space.fixed.get("dislikes", measure.loss.dislikes)
-            choices = getattr(measure.space.dimensions.get("dislikes"), "options", (asked,))
-            if prepared.whole.has_dislikes and not all(choices):
-                as_csr(prepared.final)  # refuses dislikes
         # The budget also pays for the last fit, for hard negatives and for half-lives.
-        kept = max(reserve_for_weights(measure, halving.CLIMB_SHARE * budget) for measure in measures)
-        for_ages = max(reserve_for_ages(measure, halving.CLIMB_SHARE * budget) for measure in measures)
+        kept = max(reserve_for_weights(measure, climb) for measure in measures)
+        for_ages = max(reserve_for_ages(measure, climb) for measure in measures)
         share = max(budget - 1.0 - kept - for_ages, 0.0) / len(losses)
+        found: list[tuple[Choice, list[Trial]]] = []  # the choice and the trials of each loss
+        finished = True
         for measure in measures:
             space, trials = measure.space, list[Trial]()
-            proposer = halving.GaussianProcess(space, seed)
             own = max(share - measure.spare(), 0.5 * share) * (0.5 if space.lead else 1.0)
-            options = {"min_gain": min_gain, "climb": halving.CLIMB_SHARE * budget / len(losses)}
+            how: dict[str, Any] = {"min_gain": min_gain, "climb": climb / len(losses), "trials": trials}
             try:
-                halving.search(space, measure, own, proposer, measure.cost, **options, trials=trials)
+                halving.search(space, measure, own, measure.cost, random_state=seed, **how)
             except OutOfTimeError:
                 finished = False
             if trials:
-                found.append((_choose(measure, trials, min_gain, 0 if space.lead else N_CONFIRMED), trials))
+                found.append((choose(measure, trials, min_gain, 0 if space.lead else N_CONFIRMED), trials))
         if not found:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         best, trials = max(found, key=lambda pair: (pair[0].trial.level, pair[0].judged.figure))
         measure, least = best.measure, best.measure.space.ladder[0]
         climbed = best.trial.params["K"] != least
         if climbed:
-            trials += polish(measure, halving.best_trial(trials, min_gain, least), POLISH_SHARE * budget)
+            trials += polish(measure, best_trial(trials, min_gain, least), POLISH_SHARE * budget)
         if climbed or measure.space.lead:
-            best = _choose(measure, trials, min_gain, N_CONFIRMED if climbed else 1)
-        spent = sum(row["cost"] for row in rows if row["params"]["K"] <= least)
-        left = halving.CLIMB_SHARE * budget if climbed else budget - 1.0 - for_ages - spent
+            best = choose(measure, trials, min_gain, N_CONFIRMED if climbed else 1)
+        spent = sum(row["cost"] for row in report.rows if row["params"]["K"] <= least)
+        left = climb if climbed else budget - 1.0 - for_ages - spent
         best = replace(best, judged=try_weights(best, left) or best.judged)
         best = replace(best, half_life=try_half_lives(best, for_ages))
-    judged, row = best.judged, rows[best.judged.row]
-    if judged.plain is not None and judged.users is not None:
-        # The rule is taken with all iterations and no read-out, even if its fit was better with others:
-        # its row shows the figures of what is taken.
-        sizes = [len(split.users) for split in best.measure.folds(judged.level)]
-        ends = np.cumsum(sizes)[:-1] if sum(sizes) == len(judged.users) else len(sizes)  # one figure a split
-        splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, ends)]
-        row |= {"params": {**row["params"], **judged.taken}, metric: judged.figure, "splits": splits}
+    report.show(best)
     rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
-    return replace(best, gain=gain, finished=finished, rows=rows)
+    return replace(best, gain=gain, finished=finished, rows=report.rows)
 
 
-def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several: int) -> Choice:
+def choose(measure: Measurement, trials: list[Trial], min_gain: float, several: int) -> Choice:
     """The best setting, or the middle of the space if no setting is better than that beyond noise."""
     # The largest of many figures is partly luck. The best ``several`` settings are therefore judged again by
     # hidden parts that did not choose them, and one replaces the middle only if it is better there by more
     # than the standard error. Without a middle, or with several=0, the best is returned unconfirmed.
-    best = halving.best_trial(trials, min_gain, measure.space.ladder[0])
+    best = best_trial(trials, min_gain, measure.space.ladder[0])
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.plain is not None), None)
     last = measure.stops(best.params)[-1]  # equal for all settings of one K
@@ -191,13 +215,18 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float, several:
             found = confirmed
     trial, judged = replace(middle, users=middle.plain), found[0]
     reference: Any = judged.plain  # every trial of the middle has these
-    base = float(np.nanmean(reference))
+    base = worth(reference)
     judged = replace(judged, figure=base, users=reference, taken=plain)
     for one, measured in zip(chosen, found, strict=True):
-        figure = -np.inf if measured.users is None else float(np.nanmean(measured.users))
+        figure = worth(measured.users)
         if figure > judged.figure and beyond_noise(measured.users, reference):
             trial, judged = one, replace(measured, figure=figure)
     return Choice(measure, trial, judged, base)
+
+
+def worth(users: np.ndarray | None) -> float:
+    """The mean figure of some users; -inf where nothing was measured."""
+    return -np.inf if users is None else float(np.nanmean(users))
 
 
 def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
@@ -232,16 +261,6 @@ def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
     return tried
 
 
-def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any]:
-    """The space of one loss: its own entry if ``space`` is a dict by names of losses."""
-    found = {} if space is None else space
-    if isinstance(found, Mapping) and found and set(found) <= set(losses):
-        found = found.get(name, {})
-    if not isinstance(found, Mapping):
-        raise ParameterError("space", space, "give a dict of ranges, choices and values by parameter")
-    return found
-
-
 def reserve_for_weights(measure: Measurement, most: float) -> float:
     """Budget kept for hard negatives: enough for all weights, at most ``most``; 0 if that buys none."""
     weights = [weight for weight in measure.space.weights if weight > 0]
@@ -265,7 +284,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     late = bool(others) and given.judged.level == TOP  # nothing was confirmed, most likely past the deadline
     if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None or late:
         return None
-    without, left = float(np.nanmean(reference)), budget
+    without, left = worth(reference), budget
     taken = {**given.judged.taken, "n_iter": n_iter}
 
     @cache
@@ -344,11 +363,7 @@ def try_half_lives(given: Choice, most: float) -> float | None:
         found = measure.again("half-life", asked, taken, AGES)
         return None if found is None else found.users
 
-    def figure(life: float) -> float:
-        found = users(life)
-        return -np.inf if found is None else float(np.nanmean(found))
-
     if left < 2 or users(None) is None:
         return None
-    best = outwards(figure, lives, len(lives) // 2)
+    best = outwards(lambda life: worth(users(life)), lives, len(lives) // 2)
     return best if beyond_noise(users(best), users(None)) else None

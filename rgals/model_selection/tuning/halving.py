@@ -76,9 +76,9 @@ def search(
     space: Space,
     measure: Callable[[dict[str, Any], int], Trial],
     budget: float,
-    proposer: "GaussianProcess",
     cost: Callable[[int, int, int | None], float],
     *,
+    random_state: int = 0,
     min_gain: float = 0.0,
     climb: float | None = None,
     trials: list[Trial] | None = None,
@@ -94,7 +94,7 @@ def search(
     # of the ladder follows whatever it gains. `trials` grows during the search, so that the caller has them
     # after an `OutOfTimeError`.
     done: list[Trial] = [] if trials is None else trials
-    spent = 0.0
+    proposer, spent = GaussianProcess(space, random_state), 0.0
 
     def run(point: np.ndarray, level: int, K: int, **more: Any) -> None:
         nonlocal spent
@@ -105,10 +105,10 @@ def search(
         spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
 
-    def promote(ranked: list[Trial], level: int, K: int, most: int, **more: Any) -> None:
+    def promote(ranked: list[Trial], level: int, K: int, most: int) -> None:
         for point in _apart_first([space.point(trial.params) for trial in ranked]):
             if sum(t.level == level and t.params["K"] == K for t in done) < most:
-                run(point, level, K, **more)
+                run(point, level, K)
 
     K, *above = *space.lead, *space.ladder
     middle = space.middle

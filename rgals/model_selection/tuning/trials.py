@@ -13,7 +13,9 @@ import numpy as np
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Degrees, Loss, rule
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._judged import mean_of_known
 from rgals.metrics._table import EXPOSURE, parse
@@ -224,9 +226,15 @@ class Measurement:
     def check(self) -> None:
         """Refuse values that no fit takes before the first one: ends of ranges, choices, the largest K."""
         middle = {**self.space.params(self.space.middle), "K": self.space.ladder[-1]}
+        tried = list[tuple[str, Any]]()
         for name, d in self.space.dimensions.items():
-            for value in (d.low, d.high) if isinstance(d, Range) else d.options:
-                self.model({**middle, name: value})._check({})
+            tried += [(name, end) for end in ((d.low, d.high) if isinstance(d, Range) else d.options)]
+        disliked = self.prepared.whole.has_dislikes
+        for name, value in [*tried, ("K", middle["K"])]:
+            model = self.model({**middle, name: value})
+            model._check({})
+            if disliked and not takes_dislikes(model):
+                as_csr(self.prepared.final)  # refuses dislikes
 
     def model(self, params: dict[str, Any]) -> RGALS:
         """The estimator of a trial's parameters, not fitted."""
