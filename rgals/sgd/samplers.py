@@ -7,7 +7,6 @@ import numpy as np
 from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 
 SAMPLERS = ("uniform", "popularity", "in_batch")
@@ -49,7 +48,6 @@ class Sampler:
     for_lists: bool = False  # draw `lists`, whose negatives are no positives and may be fewer than asked
 
     def __post_init__(self) -> None:
-        self.n = check_int("n_negatives", self.n, 1)
         X, self.in_batch = self.X, self.sampler == "in_batch"
         self.shared = self.shared or self.in_batch
         self.users = np.repeat(np.arange(X.n_rows, dtype=np.int32), X.row_counts)
