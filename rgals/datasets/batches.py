@@ -1,6 +1,5 @@
 """Files of interactions read in batches of rows, for `convert`: parquet and text, also whole folders."""
 
-import csv
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,9 +13,9 @@ from rgals.datasets.columns import IDS, Batches, is_frame
 from rgals.datasets.frames import number_column, parquet_parts
 from rgals.datasets.ids import as_labels
 from rgals.datasets.interactions import refuse_missing
-from rgals.datasets.layout import DOUBLED, Layout, NoRowsError, detect
+from rgals.datasets.layout import Layout, NoRowsError, detect
 from rgals.datasets.read import form_of
-from rgals.datasets.text import arrow_batches, line_batches, pairs, refuse_header
+from rgals.datasets.text import arrow_batches, line_batches, pairs
 from rgals.matrix.store import DESCRIPTION
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
@@ -98,35 +97,14 @@ def _batch(part: dict[str, Any], place: str, numbers: Any, trimmed: bool, done: 
 
 
 def _table(layout: Layout) -> Iterator[Batch]:
-    """The rows of csv and the like; their ids are trimmed, and checked as `read_text` checks them."""
-    pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
-    first = 0
-    try:
-        for part, done in _rows(layout):
-            is_header = np.ones(len(part["user"]), bool)
-            for role in IDS:
-                coded = part[role]
-                if not hasattr(coded, "dictionary"):
-                    texts = pa.array([text.replace(DOUBLED, "::") for text in coded], pa.string())
-                    coded = texts.dictionary_encode()
-                texts = pc.utf8_trim_whitespace(coded.dictionary)
-                if pc.any(pc.equal(pc.binary_length(texts), 0)).as_py():
-                    raise ValueError("an id is empty")
-                if layout.names is not None:
-                    is_name = pc.equal(texts, layout.names[layout.at[role]])
-                    is_header &= np.asarray(is_name)[np.asarray(coded.indices)]
-                part[role] = pa.DictionaryArray.from_arrays(coded.indices, texts)
-            if layout.names is not None:
-                refuse_header(layout, is_header, first)
-            where = partial(layout.locate, first=first)
-            yield Batch(part["user"], part["item"], part.get("value"), where, True, done)
-            first += len(is_header)
-    except (ValueError, csv.Error) as error:
-        if not isinstance(error, InputError):
-            layout.check()  # names the line, if one breaks a rule
-        raise
+    """The rows of csv and the like, checked as `read_text` checks them."""
+    pa, first = optional("pyarrow", ""), 0
+    for part, done in _rows(layout):
+        texts = (part[role] for role in IDS)
+        user, item = (column if hasattr(column, "dictionary") else pa.array(column) for column in texts)
+        yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done)
+        first += len(user)
     if not first:
-        layout.check()  # a quote that the header opens hides all rows
         raise NoRowsError(f"{layout.path} holds no rows")
 
 

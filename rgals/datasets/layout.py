@@ -1,6 +1,6 @@
 """How the text of a table is cut into rows and fields: encoding, delimiter, header, columns.
 
-The rules are those of Python's csv module. `Layout.check` finds the line that breaks one of them.
+The rules are those of Python's csv module; an error names the line that breaks one of them.
 """
 
 import bz2
@@ -147,16 +147,22 @@ class Layout:
     at: dict[str, int]  # position of the column by role
     starts_blank: bool  # whether the first line is blank
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of users and items; empty without a header."""
+        return () if self.names is None else tuple(self.names[self.at[role]] for role in IDS)
+
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and fields of every row but the header and blank ones."""
         before, is_header = 0, self.names is not None
         try:
             with open_lines(self.path, self.encoding) as lines:
                 reader = cut(chain(lines, [END]), self.delimiter)
-                for fields in takewhile([END].__ne__, reader):
-                    row = [field.replace(DOUBLED, "::") for field in fields]
+                for row in takewhile([END].__ne__, reader):
+                    if self.delimiter == "::":
+                        row = [field.replace(DOUBLED, "::") for field in row]
                     if row and row[-1].endswith(END):
-                        raise self.complain(before + 1, row, "a quote is opened and never closed")
+                        raise self._fault(before + 1, row, "a quote is opened and never closed")
                     if row and not is_header:
                         yield reader.line_num, row
                     is_header &= not row
@@ -166,32 +172,43 @@ class Layout:
             raise FileFormatError(f"{self.path}, line {before + 1}: {problem}") from error
 
     def csv_batches(self) -> Batches:
-        """The rows by Python's csv module, in batches. A `ValueError` or `csv.Error`: one breaks a rule."""
-        with open_lines(self.path, self.encoding) as lines:
-            table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), self.delimiter)))
-            if self.names is not None:
-                next(table)
-            while batch := list(islice(table, _BATCH)):
-                columns = list(zip(*batch, strict=True))
-                if len(columns) != self.n_fields or batch[-1][-1].endswith(END):
-                    raise ValueError("a quote is never closed, or all rows have another number of fields")
-                yield {r: numbers(columns[k]) if r in NUMBERS else columns[k] for r, k in self.at.items()}, 0
+        """The rows by Python's csv module, in batches, ids trimmed; a row that breaks a rule is an error."""
+        try:
+            with open_lines(self.path, self.encoding) as lines:
+                table = takewhile([END].__ne__, filter(None, cut(chain(lines, [END]), self.delimiter)))
+                last = next(table)[-1] if self.names is not None else ""
+                while batch := list(islice(table, _BATCH)):
+                    columns, last = list(zip(*batch, strict=True)), batch[-1][-1]
+                    found: dict[str, Any] = {role: columns[k] for role, k in self.at.items()}
+                    found |= {role: numbers(found[role]) for role in NUMBERS if role in found}
+                    ids = [list(map(str.strip, found[role])) for role in IDS]
+                    if self.delimiter == "::":
+                        ids = [[text.replace(DOUBLED, "::") for text in texts] for texts in ids]
+                    if len(columns) != self.n_fields or not all(map(all, ids)) or self.header in zip(*ids):
+                        raise ValueError("another number of fields, an empty id, or the header")
+                    yield found | dict(zip(IDS, ids, strict=True)), 0
+                if last.endswith(END):
+                    raise ValueError("a quote is never closed")
+        except (ValueError, IndexError, csv.Error):
+            for number, row in self.rows():  # one of them breaks a rule
+                self._check(number, row)
+            raise
 
-    def check(self) -> None:
-        """Raise for the first row that breaks a rule, after a reader of batches failed."""
-        delimiter = {"\t": "tab", " ": "space"}.get(self.delimiter, repr(self.delimiter))
-        for number, row in self.rows():
-            if len(row) != self.n_fields:
-                problem = f"expected {self.n_fields} fields separated by {delimiter}, found {len(row)}"
-                raise self.complain(number, row, problem)
-            for role, at in self.at.items():
-                if role in IDS and not row[at].strip():
-                    raise self.complain(number, row, f"the {role} is empty")
-                if role in NUMBERS and not is_number(row[at]):
-                    raise self.complain(number, row, f"the {role} {row[at]!r} is not a number")
+    def _check(self, number: int, row: list[str]) -> None:
+        """Raise if a row breaks a rule."""
+        if len(row) != self.n_fields:
+            delimiter = {"\t": "tab", " ": "space"}.get(self.delimiter, repr(self.delimiter))
+            problem = f"expected {self.n_fields} fields separated by {delimiter}, found {len(row)}"
+            raise self._fault(number, row, problem)
+        for role, at in self.at.items():
+            if role in IDS and not row[at].strip():
+                raise self._fault(number, row, f"the {role} is empty")
+            if role in NUMBERS and not is_number(row[at]):
+                raise self._fault(number, row, f"the {role} {row[at]!r} is not a number")
+        if tuple(row[self.at[role]].strip() for role in IDS) == self.header:
+            raise self._fault(number, row, "the header occurs a second time")
 
-    def complain(self, number: int, row: list[str], problem: str) -> FileFormatError:
-        """The error for a row that breaks a rule."""
+    def _fault(self, number: int, row: list[str], problem: str) -> FileFormatError:
         return bad(self.path, number, problem, self.delimiter.join(row))
 
     def locate(self, k: int, first: int = 0) -> str:
@@ -215,29 +232,31 @@ def sample(path: Place, encoding: str) -> list[str]:
         return [line.removeprefix("\ufeff").rstrip("\n") for line in islice(lines, 200)]
 
 
+def _width(line: str, delimiter: str) -> int:
+    """Number of fields of a line."""
+    try:
+        return len(next(cut([line], delimiter), []))
+    except csv.Error:  # a field is too long
+        return 1
+
+
+def _leaves_commas(lines: list[str], delimiter: str) -> bool:
+    """Whether fields hold commas, other than decimal commas of values and times as in 1;7;2,5."""
+    fields = [(k, field) for line in lines for k, field in enumerate(line.split(delimiter)) if "," in field]
+    return any(k < 2 or not is_number(field.replace(",", ".")) for k, field in fields)
+
+
 def _sniff_delimiter(lines: list[str], path: Place) -> str:
+    """The delimiter that cuts most lines into as many fields as the first one, two or more."""
     if "::" in lines[0]:
         return "::"
-
-    def n_fields(line: str, delimiter: str) -> int:
-        try:
-            return len(next(cut([line], delimiter), []))
-        except csv.Error:  # the field is too long
-            return 1
-
-    def n_alike(delimiter: str) -> int:
-        """Number of lines with as many fields as the first; 0 if the delimiter does not cut that."""
-        counts = [n_fields(line, delimiter) for line in lines]
-        return counts.count(counts[0]) if counts[0] > 1 else 0
-
-    def is_plain(delimiter: str) -> bool:
-        """Whether no comma is left in fields, but decimal commas of values and times, as in 1;7;2,5."""
-        cuts = (enumerate(line.split(delimiter)) for line in lines)
-        with_comma = ((k, field.replace(",", ".")) for row in cuts for k, field in row if "," in field)
-        return delimiter == "," or all(k > 1 and is_number(field) for k, field in with_comma)
-
-    best = max(_DELIMITERS, key=lambda delimiter: (n_alike(delimiter), is_plain(delimiter)))
-    if n_alike(best) == 0:
+    ranks = {}
+    for delimiter in _DELIMITERS:
+        first, *others = (_width(line, delimiter) for line in lines)
+        n_alike = 1 + others.count(first) if first > 1 else 0
+        ranks[delimiter] = n_alike, delimiter == "," or not _leaves_commas(lines, delimiter)
+    best = max(ranks, key=ranks.__getitem__)
+    if ranks[best][0] == 0:
         tried = "tab, comma, semicolon, '|', space or '::'"
         raise bad(path, 1, f"no delimiter found ({tried}); give delimiter=...", lines[0])
     return best

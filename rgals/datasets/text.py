@@ -1,12 +1,10 @@
 """Text files: tables (csv, tsv, MovieLens ``::``), and lines with a record, or with a user and its items.
 
 A table is read by pyarrow if it is installed, which is faster, and else by Python's csv module. pyarrow is
-asked only for files of which it reads the same as csv. Only if a row breaks a rule, rows are read one by one,
-to name its line.
+asked only for files of which it reads the same as csv; what it refuses is read by csv, which names the line.
 """
 
 import codecs
-import csv
 import io
 import json
 import re
@@ -22,7 +20,7 @@ import numpy as np
 from rgals.datasets.columns import IDS, NUMBERS, Batches, choose, is_number
 from rgals.datasets.ids import Coded, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, collect
-from rgals.datasets.layout import DOUBLED, Layout, bad, detect, known_encoding, numbered, open_bytes, sample
+from rgals.datasets.layout import Layout, bad, detect, known_encoding, numbered, open_bytes, sample
 from rgals.runtime.errors import FileFormatError
 from rgals.runtime.lazy import optional
 
@@ -57,9 +55,10 @@ def _suits_arrow(layout: Layout) -> bool:
 
 
 def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
-    """The rows of a table by pyarrow, ids as dictionary arrays; ``whole``: the file is read at once."""
-    # A `ValueError` says that the csv module might read the file in another way.
-    pa, pa_csv = (optional(name, "there is no pyarrow") for name in ("pyarrow", "pyarrow.csv"))
+    """The rows of a table by pyarrow, ids as trimmed dictionary arrays; ``whole``: all are read at once."""
+    # A `ValueError` says that the csv module might read the file in another way, or that a row breaks a rule.
+    names_of = "pyarrow", "pyarrow.csv", "pyarrow.compute"
+    pa, pa_csv, pc = (optional(name, "there is no pyarrow") for name in names_of)
     plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
     if not plain or layout.starts_blank or not _suits_arrow(layout):
         raise ValueError("pyarrow might read this in another way")
@@ -88,6 +87,13 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
                 found = {role: batch.column(name) for role, name in at.items()}
                 if any(column.null_count for column in found.values()):
                     raise ValueError("a field is empty")
+                ids = [pc.utf8_trim_whitespace(found[role].dictionary) for role in IDS]
+                if any(texts.index("").as_py() >= 0 for texts in ids):
+                    raise ValueError("an id is empty")
+                if layout.header and all(x.index(name).as_py() >= 0 for x, name in zip(ids, layout.header)):
+                    raise ValueError("a row may be the header")
+                for role, texts in zip(IDS, ids, strict=True):
+                    found[role] = pa.DictionaryArray.from_arrays(found[role].indices, texts)
                 found |= {role: np.asarray(found[role]) for role in found.keys() - IDS}
                 time = found.get("timestamp", np.empty(0, int))
                 if time.dtype not in (np.int64, np.float64) or not np.isfinite(time).all():
@@ -98,25 +104,11 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
 
 
 def _collected(layout: Layout, batches: Batches) -> Columns:
-    """The columns of all batches of a table; a `ValueError` says that an id is empty."""
+    """The columns of all batches of a table."""
     raw, known = collect(batch for batch, _ in batches)
     if not raw:
         raise FileFormatError(f"{layout.path} holds no rows")
-    distinct = [[text.replace(DOUBLED, "::").strip() for text in texts] for texts in known]
-    if not all(text for texts in distinct for text in texts):
-        raise ValueError("an id is empty")
-    if layout.names is not None:
-        again = np.ones(len(raw["user"]), bool)
-        for role, texts in zip(IDS, distinct, strict=True):
-            again &= np.array([text == layout.names[layout.at[role]] for text in texts])[raw[role]]
-        refuse_header(layout, again)
-    return _columns(raw, distinct, layout.locate, text_to_labels)
-
-
-def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
-    """Raise if a row is the header again: ``again`` is the mask of those rows, from row ``first`` on."""
-    if again.any():
-        raise FileFormatError(f"{layout.locate(int(again.argmax()), first)}: the header occurs a second time")
+    return _columns(raw, known, layout.locate, text_to_labels)
 
 
 def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **options: Any) -> Columns:
@@ -125,11 +117,7 @@ def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **
     if engine in ("auto", "pyarrow"):
         with suppress(ValueError, ImportError):  # csv reads what pyarrow refuses, or names the line
             return _collected(layout, arrow_batches(layout, whole=True))
-    try:
-        return _collected(layout, layout.csv_batches())
-    except (ValueError, csv.Error):
-        layout.check()
-        raise
+    return _collected(layout, layout.csv_batches())
 
 
 # ------------------------------------------------------------------ records and lists

@@ -379,7 +379,7 @@ FAULTS = {
     "blank item": (TABLE + "dan,  ,1,2\n", r"line 6: the item is empty"),
     "no time": (TABLE + "dan,tea,1,soon\n", r"line 6 .*timestamp 'soon' is neither a number nor a date"),
     "header twice": (TABLE + TABLE, r"line 6: the value 'rating' is not a number"),
-    "header twice, ids": ("user,item\na,b\nuser,item\n", r"line 3 .*the header occurs a second time"),
+    "header twice, ids": ("user,item\na,b\nuser,item\n", r"line 3: the header occurs a second time"),
     "same name twice": ("user,user,item\na,b,c\n", r"two columns are called 'user'"),
     "empty": ("", r"is empty"),
     "blank": ("\n  \n\n", r"is empty"),
