@@ -10,7 +10,7 @@ import pytest
 
 from rgals import RGALS
 from rgals.cli import main
-from rgals.datasets import read_interactions
+from rgals.datasets import layout, read_interactions
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 from rgals.scoring import recommend_all
 
@@ -70,6 +70,15 @@ def test_wrong_lines_of_jsonl_are_named(tmp_path, line, words):
     (tmp_path / "x.jsonl").write_text(first + line + "\n")
     with pytest.raises(InputError, match=words):
         read_interactions(tmp_path / "x.jsonl")
+
+
+def test_a_line_that_might_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"user": 1, "item": 2}\n{"user": 1, "item": "' + "x" * 80 + '"}\n')
+    assert read_interactions(path).nnz == 2
+    monkeypatch.setattr(layout, "LONGEST", 80)
+    with pytest.raises(FileFormatError, match="line 2: the line is longer than 80 characters"):
+        read_interactions(path)
 
 
 @pytest.mark.parametrize(("role", "key"), [("value", "rating"), ("timestamp", "time")])
