@@ -11,7 +11,7 @@ import re
 import stat
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -80,11 +80,21 @@ def save_npz(
         raise InputError(f"metadata are {len(text)} bytes long; at most {MAX_META_BYTES} can be stored")
     with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in {META: np.frombuffer(text, np.uint8), **stored}.items():
-            entry = zipfile.ZipInfo(f"{name}.npy")  # of a fixed date, so that same content has same bytes
-            entry.create_system = 3  # the same on every system
-            with archive.open(entry, "w", force_zip64=array.nbytes >= 1 << 31) as member:
-                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
-                member.write(_bytes(array))
+            write_member(archive, name, array.shape, array.dtype, [array])
+
+
+def write_member(
+    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]
+) -> None:
+    """Add an array, given in consecutive parts, to an npz file; same content has same bytes everywhere."""
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    is_large = math.prod(shape) * np.dtype(dtype).itemsize >= 1 << 31
+    entry = zipfile.ZipInfo(f"{name}.npy")  # of a fixed date
+    entry.create_system = 3
+    with archive.open(entry, "w", force_zip64=is_large) as member:
+        np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+        for part in parts:
+            member.write(_bytes(np.ascontiguousarray(part, dtype)))
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from rgals.datasets.ids import label_arrays
+from rgals.datasets.ids import Parts, label_arrays
+from rgals.files.archive import write_member
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
@@ -128,21 +129,11 @@ def _write_parquet(file: BinaryIO, batches: Iterable[Batch], task: Any) -> None:
 
 
 def _write_npz(file: BinaryIO, batches: Batches, task: Any) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-
-        def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
-            entry = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date: same content, same bytes
-            entry.create_system = 3  # and on every system
-            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-            with archive.open(entry, "w", force_zip64=True) as stream:
-                np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
-                for part in parts:
-                    stream.write(np.ascontiguousarray(part, dtype).tobytes())
-
-        shape = len(task), task.n
-        member("item", shape, "<i4", (ids for _, ids, _ in batches()))
-        member("score", shape, task.dtype, (scores for _, _, scores in batches()))
-        users = label_arrays("user_", task.names, len(task))
-        items = label_arrays("item_", lambda start, stop: task.items[start:stop], len(task.items))
-        for array in chain(users, items):
-            member(*array)
+    shape = len(task), task.n
+    arrays: list[Parts] = [("item", shape, "<i4", (ids for _, ids, _ in batches()))]
+    arrays += [("score", shape, task.dtype, (scores for _, _, scores in batches()))]
+    users = label_arrays("user_", task.names, len(task))
+    items = label_arrays("item_", lambda start, stop: task.items[start:stop], len(task.items))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for array in chain(arrays, users, items):
+            write_member(archive, *array)
