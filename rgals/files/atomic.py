@@ -44,7 +44,11 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
             raise InputError(f"{target} exists and is not a file; give the name of a file")
     folder = os.path.dirname(target)
     _remove_leftovers(folder)
-    temporary, descriptor = _create(folder)
+    descriptor = None
+    while descriptor is None:  # until it is locked, another writer may take the file for a leftover
+        temporary = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        if (descriptor := open_locked(temporary, os.O_EXCL)) is None:
+            Path(temporary).unlink(missing_ok=True)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
@@ -84,18 +88,17 @@ def _remove_leftovers(folder: str) -> None:
                 close_and_remove(file, path)
 
 
-def _create(folder: str) -> tuple[str, int]:
-    """Create and lock a temporary file: its path and descriptor."""
+def open_locked(path: str, flags: int = 0) -> int | None:
+    """The descriptor of a file, created if absent and locked; None if another process has it locked."""
+    # os.open instead of tempfile, so that permissions follow the umask, as those of other new files.
     while True:
-        path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
-        # os.open instead of tempfile, so that permissions follow the umask, as those of other new files.
-        descriptor = os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o666)
-        # Until it is locked, another writer may take the file for a leftover: try again if that writer has
-        # locked or removed it.
-        if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
-            return path, descriptor
+        descriptor = os.open(path, OPEN | os.O_CREAT | flags, 0o666)
+        if (free := lock(descriptor)) is not False and os.fstat(descriptor).st_nlink:
+            return descriptor
         os.close(descriptor)
-        Path(path).unlink(missing_ok=True)
+        if free is False:
+            return None
+        # Otherwise another process has removed it between the two lines: create a new one.
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:

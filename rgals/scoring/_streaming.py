@@ -9,13 +9,13 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from rgals.datasets.given import by_ids, given
 from rgals.datasets.ids import IdMap, Positions
-from rgals.files.atomic import OPEN, atomic_file, close_and_remove, lock
+from rgals.files.atomic import atomic_file, close_and_remove, open_locked
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
@@ -271,7 +271,7 @@ class Scratch(AbstractContextManager):
         self.done = self.served = self.rows = 0  # users; in the table, users with a list and recommendations
         self._start = _MAGIC + task.key(batch_size)
         self._crc = zlib.crc32(self._start)
-        self._file = os.fdopen(_open_locked(path), "r+b")
+        self._file = _opened(path)
         fresh = False
         try:
             start, end = self._file.read(len(self._start)), len(self._start)
@@ -333,25 +333,21 @@ class Scratch(AbstractContextManager):
             raise InputError(f"{self.path} was changed while it was in use; run again")
 
 
+def _opened(path: str) -> BinaryIO:
+    """The scratch file, created if absent, and locked if the file system supports locks."""
+    os.stat(os.path.dirname(path))  # raises with the name of a missing folder
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise _not_ours(path)
+    descriptor = open_locked(path)
+    if descriptor is None:
+        advice = "wait for it or choose another output"
+        raise InputError(f"{path} is being written by another process; {advice}")
+    return os.fdopen(descriptor, "r+b")
+
+
 def _not_ours(path: str) -> InputError:
     return InputError(
         f"{path} is the name of the scratch file, but what is there is none; it stays as it is. "
         "Move it away or choose another output"
     )
-
-
-def _open_locked(path: str) -> int:
-    """Descriptor of the file, created if absent, and locked if the file system supports locks."""
-    os.stat(os.path.dirname(path))  # raises with the name of a missing folder
-    while True:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                raise _not_ours(path)
-        descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
-        free = lock(descriptor)
-        if free is not False and os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)  # another run has it open, or has just removed it
-        if free is False:
-            advice = "wait for it or choose another output"
-            raise InputError(f"{path} is being written by another process; {advice}")
