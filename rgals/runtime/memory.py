@@ -1,6 +1,7 @@
 """Memory: how much is available; refusals before anything is allocated."""
 
 import ctypes
+import math
 import os
 import re
 import sys
@@ -33,20 +34,18 @@ _have_fitted = False
 _admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", default=None)
 
 
-def available_bytes() -> int | None:
-    """Bytes that the machine, the control groups and the limit of this process leave; None if unknown."""
+def available_bytes() -> float:
+    """Bytes that the machine, the control groups and the limit of this process leave; infinite if unknown."""
     groups = [(folder, _V2) for folder in cgroups.folders("")]
     groups += [(folder, _V1) for folder in cgroups.folders("memory")]
     limits = [_control_group(*(folder / name for name in names)) for folder, names in groups]
-    amounts = [_machine(), *limits, _own_limit()]
-    known = [amount for amount in amounts if amount is not None]
-    return max(0, min(known)) if known else None
+    return max(0, min(_machine(), _own_limit(), *limits))
 
 
 def require(needed: int, what: str, advice: str) -> None:
     """Raise `InsufficientMemoryError` if the ``needed`` bytes, for ``what``, exceed what is available."""
     free = available_bytes()
-    if free is not None and needed > free:
+    if needed > free:
         most = f"but {readable(free)} are available"
         raise InsufficientMemoryError(f"{what} needs about {readable(needed)} of memory, {most}; {advice}")
 
@@ -55,7 +54,7 @@ def admit(needed: int, what: str, advice: str, threads: int = 1) -> None:
     """`require` for a whole fit, whose figure `typed_errors` repeats if memory runs out nevertheless."""
     require(needed, what, advice)
     beside, left = _LIBRARIES + threads * _PER_THREAD, _own_limit()
-    if left is not None and needed + beside > left and not _have_fitted:
+    if needed + beside > left and not _have_fitted:
         also = f"and, as the first fit, {readable(beside)} of addresses for libraries and {threads} threads"
         advice = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
         raise InsufficientMemoryError(f"{what} needs about {readable(needed)} {also}, {advice}")
@@ -85,7 +84,7 @@ def typed_errors(fit: _Fit) -> _Fit:
 
 def _ran_out(error: MemoryError) -> str:
     free, said = available_bytes(), f" ({error})" if str(error) else ""
-    left = "" if free is None else f"; {readable(free)} are available"
+    left = "" if free == math.inf else f"; {readable(free)} are available"
     when = "while the input of the fit was checked"
     advice = "give fewer interactions, or a canonical CSR matrix in the dtype of the fit, which is not copied"
     if (admitted := _admitted.get()) is not None:
@@ -94,7 +93,7 @@ def _ran_out(error: MemoryError) -> str:
     return f"memory ran out {when}{said}{left}; {advice}"
 
 
-def readable(n_bytes: int) -> str:
+def readable(n_bytes: float) -> str:
     """A number of bytes as text: ``1.5 KiB``."""
     amount, unit = float(n_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
@@ -109,11 +108,11 @@ def give_back_freed() -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def _machine() -> int | None:
+def _machine() -> float:
     """Bytes that are free, with the caches that the system would give up."""
     with suppress(OSError, ValueError, LookupError, AttributeError):  # the system does not tell
         return {"win32": _windows, "darwin": _macos}.get(sys.platform, _linux)()
-    return None
+    return math.inf
 
 
 def _linux() -> int:
@@ -143,18 +142,18 @@ def _macos() -> int:
     return ask(b"hw.memsize") * ask(b"kern.memorystatus_level") // 100
 
 
-def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
+def _control_group(limit: Path, usage: Path, statistics: Path) -> float:
     with suppress(OSError, ValueError):  # no such group, or "max": no limit
         bound, used = int(limit.read_text()), int(usage.read_text())
         caches = re.findall(r"^(?:total_)?inactive_file (\d+)$", statistics.read_text(), re.MULTILINE)
         return bound - max(0, used - max(map(int, caches), default=0))
-    return None
+    return math.inf
 
 
-def _own_limit() -> int | None:
-    """Bytes left of the limit on the address space of this process; None without a limit."""
+def _own_limit() -> float:
+    """Bytes left of the limit on the address space of this process; infinite without a limit."""
     if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
-        return None
+        return math.inf
     return limit - of_process(0)
 
 

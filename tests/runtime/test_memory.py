@@ -6,6 +6,7 @@ import builtins
 import ctypes
 import importlib
 import json
+import math
 import sys
 import time
 import tracemalloc
@@ -188,7 +189,7 @@ def test_limits_of_the_own_group_and_of_those_above_it_count(machine, v1):
 
 def test_a_system_that_says_nothing_refuses_nothing(machine):
     (machine / "proc" / "meminfo").unlink()
-    assert _memory.available_bytes() is None
+    assert _memory.available_bytes() == math.inf
     _memory.require(1 << 60, "a fit", "lower K")
 
 
@@ -203,7 +204,7 @@ def test_a_system_without_resource_and_sysconf_is_imported(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", absent)
         patch.delattr(_memory.os, "sysconf")
-        assert importlib.reload(_memory)._own_limit() is None
+        assert importlib.reload(_memory)._own_limit() == math.inf
         assert _memory.resource is None
     importlib.reload(_memory)
     assert _memory.resource is not None
@@ -267,7 +268,7 @@ def test_the_first_fit_needs_addresses_for_libraries_and_threads(monkeypatch):
     with pytest.raises(InsufficientMemoryError, match=words):
         model.fit(X)
     with monkeypatch.context() as patch:
-        patch.setattr(_memory, "_own_limit", lambda: None)
+        patch.setattr(_memory, "_own_limit", lambda: math.inf)
         model.fit(X)
     model.fit(X)  # what it needs besides is there now
 
@@ -382,7 +383,7 @@ def test_windows_and_macos_are_asked_in_their_ways(machine, monkeypatch, platfor
     assert _memory.available_bytes() == expected
     monkeypatch.setattr(library, "numbers", {}, raising=False)
     monkeypatch.setattr(library, "GlobalMemoryStatusEx", lambda *_: 0, raising=False)
-    assert _memory.available_bytes() is None
+    assert _memory.available_bytes() == math.inf
 
 
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
@@ -392,4 +393,4 @@ def test_a_system_that_cannot_be_asked_refuses_nothing(machine, monkeypatch, pla
 
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", CDLL)
-    assert _memory.available_bytes() is None
+    assert _memory.available_bytes() == math.inf

@@ -112,7 +112,7 @@ class Report:
         if not self.bar.disable:
             free, kept = available_bytes(), sum(train.shape) * K * 4  # factors of the best iteration
             needed = readable(Footprint(train.shape, train.nnz, K, 4).peak() + kept)
-            left = "" if free is None else f" of {readable(free)}"
+            left = "" if free == np.inf else f" of {readable(free)}"
             self.bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
     def show(self, choice: Choice) -> None:
