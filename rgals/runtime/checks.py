@@ -15,12 +15,11 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 def plain_number(value: Any) -> Any:
-    """A numpy number as a Python number, whose products of sizes cannot overflow; anything else unchanged."""
-    if isinstance(value, np.bool_):
-        return bool(value)
+    """A number or boolean of numpy as one of Python, which no product overflows; all else as it is."""
     if isinstance(value, np.floating):
-        return float(value)
-    return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
+        return float(value)  # `item` of a long double returns a long double
+    is_plain = isinstance(value, np.integer | np.bool_) and not isinstance(value, np.timedelta64)
+    return value.item() if is_plain else value
 
 
 def plain_copy(value: Any) -> Any:
@@ -33,7 +32,7 @@ def plain_copy(value: Any) -> Any:
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int in ``[minimum, maximum]`` or raise `ParameterError`."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)
     if not whole or value < minimum or (maximum is not None and value > maximum):
         upper = "" if maximum is None else f" and <= {maximum}"
         raise ParameterError(name, value, f"give an integer >= {minimum}{upper}")
@@ -45,7 +44,7 @@ def check_real(
 ) -> float:
     """Return ``value`` as a finite float in the range or raise `ParameterError`."""
     number = np.nan
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_ | np.timedelta64):
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.timedelta64):
         with suppress(OverflowError):  # an integer beyond the range of floats
             number = float(value)
     below = number <= minimum if open_min else number < minimum
@@ -80,6 +79,7 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
 
 def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
     """Return ``value`` if it is one of ``choices`` or raise `ParameterError`."""
+    value = plain_number(value)
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
         raise ParameterError(name, value, "choose one of " + ", ".join(map(repr, choices)))
     return value
@@ -110,7 +110,7 @@ def _choice(name: str, value: Any, choices: Collection[Any]) -> None:
 
 #: Ranges of parameters, in the words of docstrings, and their checks.
 RANGES: dict[str, Callable[[str, Any], Any]] = {
-    "bool": lambda name, x: check_choice(name, bool(x) if isinstance(x, np.bool_) else x, (True, False)),
+    "bool": partial(check_choice, choices=(True, False)),
     "int > 0": partial(check_int, minimum=1),
     "int > 0, optional": lambda name, value: value is None or check_int(name, value, 1),
     "int >= 0, optional": lambda name, value: value is None or check_int(name, value, 0),

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rgals.runtime.checks import RANGES, Declared, check_real, parameter
+from rgals.runtime.checks import RANGES, Declared, check_choice, check_real, parameter, plain_number
 from rgals.runtime.errors import ParameterError
 
 
@@ -29,6 +29,15 @@ def test_what_is_no_finite_number_is_refused_by_name(value):
         check_real("share", value)
 
 
+@pytest.mark.parametrize("value", [np.True_, np.False_])
+def test_booleans_of_numpy_are_those_of_python(value):
+    assert check_choice("user_mean", value, ("auto", True, False)) is bool(value)
+    RANGES["bool"]("signed", value)
+    assert plain_number(value) is bool(value)
+    with pytest.raises(ParameterError, match="choose one of 'auto', None"):
+        check_choice("user_mean", value, ("auto", None))
+
+
 class Some(Declared):
     """Two parameters."""
 
@@ -46,7 +55,7 @@ class Fewer(Some):
 @pytest.mark.parametrize(
     "kind, good, bad",
     [
-        ("int > 0", (1, 9), (0, 1.0, True, None)),
+        ("int > 0", (1, 9), (0, 1.0, True, np.True_, np.timedelta64(3), None)),
         ("int > 0, optional", (1, None), (0, "1")),
         ("int >= 0, optional", (0, None), (-1,)),
         ("float >= 0", (0, 0.0, 2), (-1e-9, "0", float("nan"), float("inf"))),
@@ -54,7 +63,7 @@ class Fewer(Some):
         ("float in [0, 1]", (0, 1), (-0.1, 1.1)),
         ("float in (0, 1]", (1e-9, 1), (0, 1.1)),
         ("float in [0, 1)", (0, 0.999), (-0.1, 1)),
-        ("float in (0, 1)", (1e-9, 1 - 1e-12), (0, 1)),
+        ("float in (0, 1)", (1e-9, 1 - 1e-12), (0, 1, np.True_, np.timedelta64(0))),
         ("float", (-1e300, 0), ("x", None)),
     ],
 )
