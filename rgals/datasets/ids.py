@@ -319,7 +319,7 @@ class IdMap:
         array([ 1, -1])
         """
         check_choice("missing", missing, ("error", "mark"))
-        words = [text] if isinstance(text, str) else list(text)
+        words = list(map(str, as_labels(text).tolist()))
         found = self.index(words, missing="mark")
         # All of 64 bits, and so longer ones than `PLAIN`.
         is_integer = re.compile(r"\s*(0|-?[1-9][0-9]{0,19})\s*").fullmatch

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
 from rgals.runtime.aligned import read_only
 
 
@@ -42,8 +43,9 @@ class Degrees:
     aged: bool = False
 
     @classmethod
-    def of(cls, matrix: CSR, aged: bool = False) -> "Degrees":
+    def of(cls, matrix: Any, aged: bool = False) -> "Degrees":
         """Margins of a matrix, without its dislikes."""
+        matrix = matrix if isinstance(matrix, CSR) else as_csr(matrix, dislikes=True)
         likes = matrix.likes
         users, items = (None, None) if likes is matrix else (matrix.row_counts, matrix.col_counts)
         sums = read_only(likes.row_sums), read_only(likes.col_sums)  # a loss cannot change them in place

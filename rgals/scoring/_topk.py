@@ -198,7 +198,10 @@ def topk(
     n_queries, n_items = len(queries), len(items)
     exclude = CSR.empty(n_queries, n_items) if exclude is None else exclude
     pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items, dislikes=True)
-    scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
+    scale = np.asarray([] if item_scale is None else item_scale)
+    if scale.dtype.kind not in "biuf":
+        raise InputTypeError(f"item_scale must hold real numbers, not {scale.dtype}")
+    scale = read_only(scale.astype(queries.dtype, copy=False))
     if item_scale is not None and scale.shape != (n_items,):
         raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one for each item")
     blocked = check_ids("exclude_items", [] if exclude_items is None else exclude_items, n_items, "item")

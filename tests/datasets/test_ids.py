@@ -89,6 +89,9 @@ def test_type_matters_in_lookup_but_not_in_typed_text():
         numbers.parse(["30", "10", "20"])
     with pytest.raises(ParameterError, match="missing"):
         numbers.parse("10", missing="ignore")
+    assert numbers.parse(20).tolist() == [1] and numbers.parse([10, "20"]).tolist() == [0, 1]
+    with pytest.raises(InputTypeError, match="integers or strings; row 0 holds None"):
+        numbers.parse(None)
     long = IdMap(np.array([2**64 - 1, 2**60], np.uint64))
     assert long.parse([str(2**60), str(2**64 - 1), str(2**64)], missing="mark").tolist() == [1, 0, -1]
 

@@ -56,6 +56,7 @@ def by_chance(X):
 def test_a_loss_is_named_in_any_way(matrix):
     assert rule("IALS", matrix, 16) == rule(IALS, matrix, 16) == rule(IALS(), matrix, 16)
     assert default_space("rg2", as_csr(matrix)) == default_space(RG2(), as_csr(matrix))
+    assert default_space("rg2", matrix) == default_space("rg2", as_csr(matrix))
     for wrong, message in (("als", "loss='als'"), (None, "not NoneType"), (RG2(alpha=-1), "RG2.alpha=-1")):
         with pytest.raises((ParameterError, InputTypeError), match=message):
             rule(wrong, matrix)
@@ -65,6 +66,8 @@ def test_a_loss_is_named_in_any_way(matrix):
 
 def test_cohesion_is_what_it_states(matrix):
     assert Degrees.of(as_csr(matrix)).cohesion == pytest.approx(dense_cohesion(matrix), rel=1e-9)
+    for form in (matrix, matrix.toarray()):
+        assert Degrees.of(form).cohesion == Degrees.of(as_csr(matrix)).cohesion
     assert dense_cohesion(matrix) > 1.5, "the generated matrix must have communities"
 
 

@@ -207,6 +207,7 @@ def test_given_scores_are_not_modified_and_may_be_read_only_or_strided(rng):
         ({"candidates": sp.csr_array((2, 3))}, ShapeError, "candidates"),
         ({"exclude_items": [-1]}, UnknownIdError, r"exclude_items\[0\]=-1"),
         ({"item_scale": np.ones(3)}, ShapeError, "item_scale"),
+        ({"item_scale": ["a"] * 4}, InputTypeError, "item_scale must hold real numbers, not <U1"),
         ({"n_jobs": 0}, ParameterError, "n_jobs"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from rgals.losses import AUTO, Degrees, Loss, get_loss, rule
 from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
@@ -147,7 +148,7 @@ class Space:
         return tuple(found)
 
 
-def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
+def default_space(loss: str | Loss, X: Any) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
     The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side, of ``reg`` 6.
@@ -155,7 +156,7 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     Parameters
     ----------
     loss : str or Loss
-    X : CSR
+    X : matrix
         Training interactions.
 
     Returns
@@ -166,12 +167,12 @@ def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     Examples
     --------
     >>> from rgals import IALS
-    >>> from rgals.matrix.validate import as_csr
     >>> from rgals.datasets import make_implicit
-    >>> X = as_csr(make_implicit(200, 3000, random_state=0).matrix)
+    >>> X = make_implicit(200, 3000, random_state=0).matrix
     >>> sorted(default_space(IALS(), X))
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
+    X = X if isinstance(X, CSR) else as_csr(X, dislikes=True)
     loss, ladder = get_loss(loss), list(_ladder(AUTO, X)[:5])
     centre = rule(loss, Degrees.of(X), ladder[0])
     space: dict[str, Any] = {}
