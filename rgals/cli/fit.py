@@ -11,7 +11,7 @@ from rgals.datasets.convert import MERGES, convert
 from rgals.estimator import RGALS
 from rgals.model_selection import PROTOCOLS, Search, split_interactions, tune
 from rgals.runtime.checks import check_int, check_share
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, warn
 from rgals.training.checkpoint import Checkpoint
 
 
@@ -137,7 +137,7 @@ def run_fit(args: argparse.Namespace) -> None:
     param(Search, "repeats N", "validation splits"),
     param(Search, "n_iter N", "most iterations of a fit"),
     param(Search, "time_limit S", "seconds after which no further fit starts", float),
-    param(Search, "sampler NAME", "gp, a Gaussian process"),
+    arg("--sampler NAME", argparse.SUPPRESS),  # until version 0.3
     arg("--show N", "settings to print (default: 10)", type=int, default=10),
     *shared.READING,
 )
@@ -156,6 +156,8 @@ def run_tune(args: argparse.Namespace) -> None:
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
     shared.check_outputs((args.output, how.get("journal")), args.data)
+    if args.sampler is not None:
+        warn("--sampler has no effect and goes in the next version; leave it out", FutureWarning)
     check_int("show", args.show, 0)
     space: dict[str, Any] = {} if args.K is None else {"K": _values(args.K)}
     for text in args.space:

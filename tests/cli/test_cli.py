@@ -829,6 +829,7 @@ def test_the_training_part_of_split_data_keeps_its_times(tmp_path):
         (["--space", "reg=0.1", "--space", "reg = 0.2:1"], "space='reg = 0.2:1'"),
         (["--space", "reg= "], "space='reg= '"),
         (["--show", "-1"], "show=-1"),
+        (["--show", "-1", "--sampler", "gp"], "warning: --sampler has no effect"),
     ],
 )
 def test_what_tune_would_not_heed_is_refused_at_once(options, said, tmp_path, capsys):
