@@ -71,25 +71,26 @@ class Interop(FactorRanker):
         """
         if hasattr(model, "to_cpu") and not isinstance(getattr(model, "user_factors", None), np.ndarray):
             model = model.to_cpu()
-        factors = [getattr(model, f"{side}_factors", None) for side in ("user", "item")]
-        # Other models of implicit lack these.
-        own = hasattr(model, "regularization") and hasattr(model, "alpha")
-        if not own or not all(isinstance(f, np.ndarray) for f in factors):
+        users, items = (getattr(model, f"{side}_factors", None) for side in ("user", "item"))
+        is_als = hasattr(model, "regularization") and hasattr(model, "alpha")  # other models lack these
+        if not (is_als and isinstance(users, np.ndarray) and isinstance(items, np.ndarray)):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
-        users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
         if data.of_rows:  # its rows would be sorted by ids, and factors are in the caller's order
             raise InputError("X is a frame, in its own order; give the matrix of the fit, user_ids, item_ids")
-        shape: dict[str, Any] = {"n_rows": len(users), "n_cols": len(items)}
-        seen = as_csr(data.matrix, dtype=users.dtype, dislikes=getattr(loss, "dislikes", False), **shape)
-        kept, asked = _own_loss(seen, float(model.alpha)) if loss is None else (seen, loss)
-        chosen = get_loss(asked).resolve(Degrees.of(seen), items.shape[1])
-        ridge: dict[str, Any] = {"loss": chosen, "reg": float(model.regularization), "reg_exponent": 0.0}
-        made = cls(K=items.shape[1], dtype=users.dtype.name, values="raw", **ridge)  # type: ignore[call-arg]
+        (n_users, K), n_items, dislikes = users.shape, len(items), getattr(loss, "dislikes", False)
+        seen = as_csr(data.matrix, dtype=users.dtype, n_rows=n_users, n_cols=n_items, dislikes=dislikes)
+        kept = seen
+        if loss is None:
+            kept, loss = _own_loss(seen, float(model.alpha))
+        resolved, reg = get_loss(loss).resolve(Degrees.of(seen), K), float(model.regularization)
+        objective: dict[str, Any] = {"loss": resolved, "reg": reg, "reg_exponent": 0.0}
+        made = cls(K=K, dtype=users.dtype.name, values="raw", **objective)  # type: ignore[call-arg]
         labels = check_labels(*data.ids(user_ids, item_ids), seen.shape)
         record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
-        fitted = ridge | {"record": record, "degrees": Degrees.of(kept).alone()}
-        made._snapshot = FittedState(users.copy(), items.copy(), kept, *labels, **fitted)
+        degrees = Degrees.of(kept).alone()
+        factors = np.array(users, order="C"), np.array(items, order="C")
+        made._snapshot = FittedState(*factors, kept, *labels, record=record, degrees=degrees, **objective)
         return made
 
 
