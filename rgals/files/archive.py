@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from rgals.files.atomic import atomic_file
+from rgals.files.journal import as_json
 from rgals.runtime.errors import InputError, InputTypeError, ModelFileError
 from rgals.runtime.version import __version__
 
@@ -73,7 +74,7 @@ def save_npz(
     header = {"format": spec.format, "format_version": spec.version, "rgals_version": __version__}
     header |= {"checksums": {name: _digest(array) for name, array in stored.items()}, "content": dict(meta)}
     try:
-        text = json.dumps(header, default=_plain).encode()
+        text = as_json(header).encode()
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
     if len(text) > MAX_META_BYTES:
@@ -95,13 +96,6 @@ def write_member(
         np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
         for part in parts:
             member.write(_bytes(np.ascontiguousarray(part, dtype)))
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as those of Python, for JSON."""
-    if isinstance(value, np.floating):  # `item` of a long double returns a long double
-        return float(value)
-    return value.item() if isinstance(value, np.generic) else json.JSONEncoder().default(value)
 
 
 def _bytes(array: np.ndarray) -> memoryview:

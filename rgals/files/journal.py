@@ -5,12 +5,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from rgals.runtime.checks import plain_number
 from rgals.runtime.errors import InputError
 
 _FIRST = b'{"key": "setting"'  # how every journal begins
-as_json = json.JSONEncoder(default=np.generic.item).encode  # takes numbers of numpy, too
+
+
+def _plain(value: Any) -> Any:
+    plain = plain_number(value)
+    return json.JSONEncoder().default(value) if plain is value else plain
+
+
+as_json = json.JSONEncoder(default=_plain).encode  # takes numbers of numpy, too
 
 
 class Journal:
