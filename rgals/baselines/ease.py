@@ -17,7 +17,7 @@ from rgals.model.state import Snapshot
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
-from rgals.runtime.threads import blas_workers
+from rgals.runtime.threads import workers
 from rgals.scoring import require_lists, topk_dense
 from rgals.training.data import dtype_name, weigh
 
@@ -126,7 +126,7 @@ class EASE(Baseline):
         _admit(matrix, weighting.bytes(matrix), dtype, self.max_memory)
         weighted = weighting.rows(matrix)
         started = time.perf_counter()
-        with blas_workers(self.n_jobs):
+        with workers(self.n_jobs, of_blas=True):
             weights, reg, objective = _weights(weighted, self.reg, dtype)
         seconds = time.perf_counter() - started
         history = [{"iteration": 1, "seconds": seconds, "objective": objective, "reg": reg}]

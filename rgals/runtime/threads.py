@@ -171,7 +171,7 @@ def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int
 
     The first holder, in any thread, sets the limits of the process, and the last one restores them. If a
     library also has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
-    ``of_blas``: BLAS itself gets the threads, or one while other holders limit it to one.
+    ``of_blas``, for LAPACK on large matrices: BLAS gets the threads, or one while others limit it to one.
     """
     threads, holder = n_threads(n_jobs), object()
     number = threads if of_blas else 1
@@ -184,6 +184,3 @@ def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int
         with _blas_lock:
             _by_thread.remove(holder)
             _by_process.remove(holder)
-
-
-blas_workers = partial(workers, of_blas=True)  # for LAPACK on large matrices

@@ -30,7 +30,7 @@ from rgals.model_selection.tuning import halving
 from rgals.model_selection.tuning.space import Range, Space
 from rgals.runtime import cgroups
 from rgals.runtime import threads as _threads
-from rgals.runtime.threads import blas_workers, n_threads, workers
+from rgals.runtime.threads import n_threads, workers
 
 ORDERS = list(itertools.permutations(range(3)))
 
@@ -78,7 +78,7 @@ def test_lapack_has_its_threads_but_one_while_others_compute(threads):
     """EASE put back what it had found, whoever had come or left meanwhile."""
     with threadpool_limits(3, "blas"):
         for into, out in itertools.product(ORDERS, ORDERS):
-            held = [workers(), blas_workers(2), blas_workers(1)]
+            held = [workers(), workers(2, of_blas=True), workers(1, of_blas=True)]
             wanted, there = {0: 1, 1: 2, 2: 1}, set()
             for k, enters in [*((k, True) for k in into), *((k, False) for k in out)]:
                 threads[k](held[k].__enter__) if enters else threads[k](held[k].__exit__, None, None, None)
