@@ -52,16 +52,12 @@ def _limits_of(library: Any) -> list[_Limit]:
     """The limits that a library obeys, given its controller of threadpoolctl."""
     functions = library.dynlib
     if library.internal_api == "openblas":
+        if library.threading_layer == "openmp" and hasattr(functions, "omp_set_num_threads"):
+            return [_Limit(functions.omp_get_max_threads, functions.omp_set_num_threads, of_thread=True)]
         for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
-            get, set_, parallel = (
-                getattr(functions, f"{prefix}openblas_{name}{suffix}", None)
-                for name in ("get_num_threads", "set_num_threads", "get_parallel")
-            )
+            names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
+            get, set_ = (getattr(functions, name, None) for name in names)
             if get is not None and set_ is not None:
-                of_openmp = parallel is not None and parallel() == 2
-                if of_openmp and hasattr(functions, "omp_set_num_threads"):
-                    get, set_ = functions.omp_get_max_threads, functions.omp_set_num_threads
-                    return [_Limit(get, set_, of_thread=True)]
                 return [_Limit(get, set_)]
     if library.internal_api == "mkl" and hasattr(functions, "MKL_Set_Num_Threads"):
         # The limit of a thread overrides that of the process if it is not 0; setting it returns the old one.

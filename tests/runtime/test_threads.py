@@ -262,9 +262,10 @@ class Number:
         return before
 
 
-def controller(internal_api: str, get, set_, **functions) -> SimpleNamespace:
+def controller(internal_api: str, get, set_, layer: str = "pthreads", **functions) -> SimpleNamespace:
     return SimpleNamespace(
         internal_api=internal_api,
+        threading_layer=layer,
         get_num_threads=get,
         set_num_threads=set_,
         dynlib=SimpleNamespace(**functions),
@@ -280,7 +281,6 @@ def openblas(prefix: str = "", suffix: str = ""):
     functions = {
         f"{prefix}openblas_get_num_threads{suffix}": number.get,
         f"{prefix}openblas_set_num_threads{suffix}": number.set,
-        f"{prefix}openblas_get_parallel{suffix}": lambda: 1,
     }
     return controller("openblas", number.get, nothing, **functions), number.get
 
@@ -290,11 +290,10 @@ def openblas_with_openmp():
     functions = {
         "openblas_get_num_threads": ignored.get,
         "openblas_set_num_threads": ignored.set,
-        "openblas_get_parallel": lambda: 2,
         "omp_get_max_threads": number.get,
         "omp_set_num_threads": number.set,
     }
-    return controller("openblas", ignored.get, ignored.set, **functions), number.get
+    return controller("openblas", ignored.get, ignored.set, "openmp", **functions), number.get
 
 
 def mkl():
