@@ -57,13 +57,11 @@ class FileSpec:
 def save_npz(
     path: str | os.PathLike, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, spec: FileSpec
 ) -> None:
-    """Write arrays and metadata atomically to exactly ``path``, as an npz archive.
-
-    The same content gives the same bytes. ``numpy.load(path, allow_pickle=False)`` reads the file too.
-    ``meta`` is anything that JSON can express; it is stored beside the name and version of the format, the
-    version of the package and a SHA-256 of every array. Content that does not follow ``spec`` is an
-    `InputError`, and metadata that JSON cannot express an `InputTypeError`.
-    """
+    """Write arrays and metadata atomically to exactly ``path``, as an npz archive."""
+    # The same content gives the same bytes. ``numpy.load(path, allow_pickle=False)`` reads the file too.
+    # ``meta`` is anything that JSON can express; it is stored beside the name and version of the format, the
+    # version of the package and a SHA-256 of every array. Content that does not follow ``spec`` is an
+    # `InputError`, and metadata that JSON cannot express an `InputTypeError`.
     stored = {name: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for name, a in arrays.items()}
     try:
         _check_layout({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
@@ -144,12 +142,10 @@ def _check_finite(name: str, array: np.ndarray) -> None:
 
 
 def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read arrays and metadata of a file that `save_npz` wrote, without trusting its content.
-
-    Names, types, shapes and sizes are checked against ``expected`` and against the size of the file before
-    any array is allocated; then every array is checked against its checksum. A `ModelFileError` names the
-    file and the fault.
-    """
+    """Read arrays and metadata of a file that `save_npz` wrote, without trusting its content."""
+    # Names, types, shapes and sizes are checked against ``expected`` and against the size of the file before
+    # any array is allocated; then every array is checked against its checksum. A `ModelFileError` names the
+    # file and the fault.
     if not isinstance(path, str | os.PathLike):
         raise InputTypeError(f"give the path of a file, as a text or a pathlib.Path, not {path!r}")
     name = os.fspath(path)

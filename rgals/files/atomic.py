@@ -27,14 +27,12 @@ OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 @contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name, exactly ``path``, only when it is complete.
-
-    The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the file
-    is renamed. If anything fails before that, the temporary file is removed and what stood under the name
-    stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
-    it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps pointing to
-    the file. A path to anything but a file, such as a folder, is an `InputError`.
-    """
+    """Open a file for writing that appears under its name, exactly ``path``, only when it is complete."""
+    # The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the
+    # file is renamed. If anything fails before that, the temporary file is removed and what stood under the
+    # name stays. A process that is killed leaves its temporary file behind: the next writer in the folder
+    # removes it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps
+    # pointing to the file. A path to anything but a file, such as a folder, is an `InputError`.
     if not isinstance(path, str | os.PathLike):
         raise InputTypeError(f"give the path of a file, as a text or a pathlib.Path, not {path!r}")
     target, mode = os.path.realpath(os.fspath(path)), None

@@ -20,12 +20,10 @@ from rgals.runtime.errors import ParameterError
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Number of threads that ``n_jobs`` asks for: at least 1, at most what ``None`` gives.
-
-    ``None`` or ``-1``: ``NUMBA_NUM_THREADS``, or else the number of processors that this process may run on
-    and that its control group grants time for. ``-2``: one fewer, and so on. 0 and anything but an integer
-    raise a `ParameterError`.
-    """
+    """Number of threads that ``n_jobs`` asks for: at least 1, at most what ``None`` gives."""
+    # ``None`` or ``-1``: ``NUMBA_NUM_THREADS``, or else the number of processors that this process may run on
+    # and that its control group grants time for. ``-2``: one fewer, and so on. 0 and anything but an integer
+    # raise a `ParameterError`.
     available = numba.config.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" not in os.environ:
         available = max(1, math.ceil(min(available, cgroups.processors())))
@@ -163,12 +161,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 @contextmanager
 def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int]:
-    """Limit BLAS to one thread; yields the number of threads for `rgals.kernels.queue.launch`.
-
-    The first holder, in any thread, sets the limits of the process, and the last one restores them. If a
-    library also has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
-    ``of_blas``, for LAPACK on large matrices: BLAS gets the threads, or one while others limit it to one.
-    """
+    """Limit BLAS to one thread; yields the number of threads for `rgals.kernels.queue.launch`."""
+    # The first holder, in any thread, sets the limits of the process, and the last one restores them. If a
+    # library also has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
+    # ``of_blas``, for LAPACK on large matrices: BLAS gets the threads, or one while others limit it to one.
     threads, holder = n_threads(n_jobs), object()
     number = threads if of_blas else 1
     try:

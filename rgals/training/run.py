@@ -150,16 +150,13 @@ def run(
     store: Store | None = None,
     verbose: bool = False,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """Iterate until ``n_iter``, until the objective settles or until a watcher ends the run.
-
-    Returns the ``outcome`` of ``steps``, and the history: ``iteration``, ``seconds``, ``objective`` and what
-    watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
-
-    The objective has settled when an iteration lowers it by less than ``tol`` times its magnitude, or as
-    ``settled`` says; with None, neither ends the run. ``began`` is the `time.perf_counter` before the start
-    factors were made, which the first iteration's seconds include. If ``watch`` keeps the best iterate, that
-    is returned instead of the last. ``store`` holds the checkpoint to resume from and to write.
-    """
+    """Iterate until ``n_iter``, until the objective settles or until a watcher ends the run."""
+    # Returns the ``outcome`` of ``steps``, and the history: ``iteration``, ``seconds``, ``objective`` and
+    # what watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
+    # The objective has settled when an iteration lowers it by less than ``tol`` times its magnitude, or as
+    # ``settled`` says; with None, neither ends the run. ``began`` is the `time.perf_counter` before the start
+    # factors were made, which the first iteration's seconds include. If ``watch`` keeps the best iterate,
+    # that is returned instead of the last. ``store`` holds the checkpoint to resume from and to write.
     spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
     watch = watch or Watch()
