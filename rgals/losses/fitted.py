@@ -74,8 +74,7 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     #
     # K counts as 64 to 1024, N as 20 at least, r as 1 to 25, l and m as 2 to 2000, and reg without f is 0.01
     # to 0.7. It is at most 0.3 to 0.7 of what makes all factors 0 (`rgals.matrix.cohesion.largest_pull`), and
-    # then times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1; the power rises from 0 at r = 0.8 to that at r =
-    # 1.
+    # then times ``min(1, max(20, 2 m) / l)^0.3`` for r >= 1; the power rises from 0 at r = 0.8.
     #
     # r tells how much there is besides noise and popularity. If users who share an item share others more
     # often than by chance, many weak directions are signal: they want less ridge, and a larger weight of rare
