@@ -2,18 +2,24 @@
 
 Prints the tables and writes results.jsonl, convergence.png and report.html into a folder for each data set.
 Interrupt it as you like: the same command goes on where it stopped. `--tune-only` first, at any time, leaves
-only the timed runs for when the machine is at rest.
+only the timed runs for when the machine is at rest. `--record` keeps the table of docs/speed.md and the
+picture.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+import shutil
 from pathlib import Path
 
-from rgals.compare import DEFAULT, METHODS, Effort, compare, prepare
+from rgals.compare import DEFAULT, METHODS, Comparison, Effort, compare, prepare
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+RESULTS = Path(__file__).with_name("convergence_results.jsonl")
+PICTURES = Path(__file__).resolve().parents[1] / "docs"
 #: How the data sets that need it are prepared: ratings from 3 on, users and items with 5 or more.
 PREPARATION = {name: {"min_value": 3, "core": 5} for name in ("ml-1m", "ml-100k", "ml-latest-small")}
 #: Where tuning starts instead of the defaults: an epoch of these data takes seconds, so that a rate has to be
@@ -26,6 +32,30 @@ START = {
         "bpr_dot": {"lr": 0.03},
     }
 }
+
+
+def record(result: Comparison, picture: Path) -> None:
+    """Keep the figures of every method in place of those of earlier runs, and the picture."""
+    kept = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    kept = [line for line in kept if json.loads(line)["data"] != result.name]
+    shared = {"data": result.name, **result.setting["machine"]}
+    for row in result.rows:
+        line = {"method": row.label, "validation": row.validation[0], "test": row.test[result.metric]}
+        line |= {"seconds_to": {f"{share:g}": row.seconds_to[share] for share in row.seconds_to}}
+        kept.append(json.dumps({**shared, **line, "seconds": row.seconds}))
+    RESULTS.write_text("\n".join(kept) + "\n")
+    shutil.copy(picture, PICTURES / f"convergence-{result.name}.png")
+
+
+def table() -> str:
+    """The recorded figures, a row a method, the best on test first."""
+    head = ("set", "method", "NDCG@10 on test", "seconds to 95 %", "to 99 %", "of the run")
+    lines = [head, ("---",) * len(head)]
+    for row in map(json.loads, RESULTS.read_text().splitlines()):
+        reached = (row["seconds_to"][share] for share in ("0.95", "0.99"))
+        cells = (f"{s:.2f}" if math.isfinite(s) else "-" for s in (*reached, row["seconds"]))
+        lines.append((row["data"], row["method"], f"{row['test'][0]:.4f}", *cells))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
@@ -47,6 +77,7 @@ def main() -> None:
     )
     parser.add_argument("--tune-only", action="store_true", help="stop before the timed runs")
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--record", action="store_true", help="keep figures and picture for the pages")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     args = parser.parse_args()
     for data in args.data:
@@ -72,6 +103,8 @@ def main() -> None:
         print(result.markdown() if args.markdown else result.text())
         if not args.tune_only:
             print(f"{args.out / path.stem / 'report.html'}\n")
+        if args.record:
+            record(result, args.out / path.stem / "convergence.png")
 
 
 if __name__ == "__main__":

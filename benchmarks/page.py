@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import convergence
 import disk
 import hard_negatives
 import losses
@@ -162,6 +163,7 @@ def tables() -> dict[str, str]:
         "sgd losses": plain,
         "start": start[0],
         "plain": "\n\n".join(start[2:]),
+        "convergence": convergence.table(),
         "values": printed("values", "--table")[0],
         "published": "\n\n".join(printed("published", "--table")[1:]),
         **side_information.tables(Journal(side_information.RESULTS, side_information.SETTING)),
