@@ -317,8 +317,8 @@ def age(record: Any, folder: Path) -> None:
 
 
 def following(record: Any, folder: Path) -> None:
-    """Lines ``next NAME LOSS HALF_LIFE``: NDCG@10 of the last interaction of every user."""
-    from rgals import RGALS
+    """Lines ``next NAME LOSS HALF_LIFE``: NDCG@10 of the last interaction of every user; of a search, too."""
+    from rgals import RGALS, RGALSCV
     from rgals.datasets import Interactions, read_interactions
     from rgals.metrics import evaluate
     from rgals.model_selection import leave_last_out
@@ -335,6 +335,13 @@ def following(record: Any, folder: Path) -> None:
             if record.get(key) is None:
                 model = RGALS(K, loss, half_life=life, random_state=0, n_jobs=1).fit(past)
                 record.add(key, {"ndcg@10": evaluate(model, past, coming, "ndcg@10", n_jobs=1)["ndcg@10"]})
+                print(key, record.get(key), flush=True)
+        for loss in ("rg2", "ials"):
+            key = f"next {name} {loss} searched"
+            if record.get(key) is None:
+                model = RGALSCV(K, loss, budget=12, random_state=0, n_jobs=1).fit(past)
+                figure = evaluate(model, past, coming, "ndcg@10", n_jobs=1)["ndcg@10"]
+                record.add(key, {"ndcg@10": figure, "half_life": model.best_params_.get("half_life")})
                 print(key, record.get(key), flush=True)
 
 
@@ -371,12 +378,15 @@ def tables(record: Any) -> dict[str, str]:
         life = "none" if row["half_life_days"] is None else f"{row['half_life_days']:.0f}"
         lines.append(f"| {key[4:]} | {life} | {row['with']:.4f} | {row['without']:.4f} |")
     out["beside age"] = "\n".join(lines)
-    lines = ["| set | loss | without | 16 | 4 | 1 |", "|---|---|---|---|---|---|"]
+    lines = ["| set | loss | without | 16 | 4 | 1 | `RGALSCV`: half-life found |", "|" + "---|" * 7]
     for name, loss in itertools.product(ORDERED_SETS, ("rg2", "ials")):
         rows = [record.get(f"next {name} {loss} {life}") for life in LIVES]
         if None not in rows:
             figures = " | ".join(f"{row['ndcg@10']:.4f}" for row in rows)
-            lines.append(f"| {name} | {loss} | {figures} |")
+            found = record.get(f"next {name} {loss} searched")
+            life = None if found is None else found["half_life"]
+            searched = "" if found is None else f"{found['ndcg@10']:.4f}: {life and f'{life:.2g}'}"
+            lines.append(f"| {name} | {loss} | {figures} | {searched} |")
     out["beside next"] = "\n".join(lines)
     head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"
     lines = [head, "|" + "---|" * 5]
@@ -397,10 +407,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "parts", nargs="+", choices=("cold", "reg", "cost", "memory", "dislikes", "age", "next")
-    )
-    args = parser.parse_args()
     record = Journal(RESULTS, SETTING)
     work = {
         "cold": lambda: cold(record, DATA),

@@ -9,7 +9,7 @@ from rgals import RGALS, RGALSCV, ParameterError
 from rgals.datasets import Interactions, read_interactions
 from rgals.metrics import evaluate
 from rgals.model_selection import temporal_split, tune
-from rgals.model_selection.tuning.engine import SPANS
+from rgals.model_selection.tuning.engine import AGES_TRIED
 
 OPTIONS = {"K": 8, "n_iter": 6, "random_state": 0, "values": "binary", "n_splits": 1}
 
@@ -44,9 +44,14 @@ def test_a_half_life_is_found_where_tastes_change_and_ranks_what_comes_next(data
     figures = [evaluate(m, past, coming, "ndcg@10")["ndcg@10"] for m in (with_age, without)]
     assert figures[0] > 1.1 * figures[1]
     tried = [row["half_life"] for row in model.cv_results_["params"] if row.get("half_life")]
-    span = data.timestamp[data.timestamp < np.quantile(data.timestamp, 0.9)]
-    lives = [float(f"{(span.max() - span.min()) * share:.4g}") for share in SPANS]
+    early = data.timestamp[data.timestamp < np.quantile(data.timestamp, 0.9)]
+    lives = [float(f"{np.mean(early.max() - early) * share:.4g}") for share in AGES_TRIED]
     assert len(set(tried)) >= 2 and set(tried) <= set(lives) and life in tried
+
+
+def test_a_wrong_date_does_not_hide_the_half_life(data):
+    wrong = data.replace(timestamp=np.where(np.arange(data.nnz) == 5, -20_000, data.timestamp))
+    assert 5 < RGALSCV(budget=4, **OPTIONS).fit(wrong).best_params_["half_life"] < 80
 
 
 def test_the_last_fit_is_that_of_all_interactions_with_their_times(data, model):

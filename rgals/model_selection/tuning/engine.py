@@ -37,8 +37,9 @@ POLISH_SHARE = 0.4  # of the budget, for `polish`, counted in fits with the K th
 STEPS = (0.15, 0.075)  # by which `polish` moves a parameter, as shares of its range
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)  # of hard negatives
 REGS = (0.36, 0.6, 1.0, 1.7, 2.9)  # factors of the setting's reg that are tried beside hard negatives
-#: Half-lives that "auto" tries, in units of the time from the first interaction to the last.
-SPANS = tuple(2.0**power for power in range(-8, 2))
+#: Half-lives that "auto" tries, in units of the mean age of the interactions. The time from the first one to
+#: the last would be that of a wrong date, or of the longest history where ages are counted in interactions.
+AGES_TRIED = tuple(2.0**power for power in range(-7, 3))
 _AGES_K = 32  # most factors of the fits that compare half-lives
 _AGES_FITS = 6.0  # number of these fits that the budget keeps a share for
 
@@ -333,8 +334,8 @@ def candidates(measure: Measurement) -> tuple[float, ...]:
             why = "half-lives need times in X and in validation, and no protocol"
             raise ParameterError("space", {"half_life": list(asked)}, why)
         return ()
-    span = float(times.max() - times.min())
-    auto = tuple(float(f"{span * share:.4g}") for share in SPANS if span > 0)
+    age = float(np.mean(times.max() - times))
+    auto = tuple(float(f"{age * share:.4g}") for share in AGES_TRIED if age > 0)
     return auto if asked == (AUTO,) else tuple(sorted(half_life_in(one, times) for one in asked))
 
 
