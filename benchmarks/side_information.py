@@ -383,9 +383,10 @@ def tables(record: Any) -> dict[str, str]:
         rows = [record.get(f"next {name} {loss} {life}") for life in LIVES]
         if None not in rows:
             figures = " | ".join(f"{row['ndcg@10']:.4f}" for row in rows)
-            found = record.get(f"next {name} {loss} searched")
-            life = None if found is None else found["half_life"]
-            searched = "" if found is None else f"{found['ndcg@10']:.4f}: {life and f'{life:.2g}'}"
+            searched = ""
+            if (found := record.get(f"next {name} {loss} searched")) is not None:
+                life = "none" if found["half_life"] is None else f"{found['half_life']:.2g}"
+                searched = f"{found['ndcg@10']:.4f}: {life}"
             lines.append(f"| {name} | {loss} | {figures} | {searched} |")
     out["beside next"] = "\n".join(lines)
     head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"

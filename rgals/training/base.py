@@ -197,9 +197,8 @@ class Trained(FactorRanker):
         train, held_out = divide(given, weighted, labels, validation, seed, names, columns)
         known = Snapshot(np.empty((0, 0)), np.empty((0, 0)), train, priors=priors)
         watch = Watch(callbacks, given, known, held_out)
-        task = Task(
-            weighted, train, held_out, dtype, seed, store, watch, priors, weighting.half_life is not None
-        )
+        aged = weighting.half_life is not None
+        task = Task(weighted, train, held_out, dtype, seed, store, watch, priors, aged)
         state, history, solver = given._train(task)
         for row in history:
             row.update(chosen)
