@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
-from rgals.losses import LOSSES, Degrees, Loss
+from rgals.losses import LOSSES, Degrees
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import fault
@@ -50,7 +50,9 @@ class ModelFormat:
     estimator: str  # name of its class
     spec: FileSpec  # made by `model_spec`
     # The class of a loss from outside rgals, for `load`, which imports nothing that a file names.
-    own: type[Loss] | None = None
+    own: type | None = None
+    # Losses of rgals, by their names in a file.
+    losses: ClassVar[Mapping[str, type]] = {}
     # Fitted attributes that are stored, and their types.
     fitted: ClassVar[dict[str, type]] = {"n_iter_": int, "history_": list, "n_features_in_": int}
 
@@ -128,10 +130,23 @@ class ModelFormat:
             how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", ""), _labels(arrays, "column")
             merged = check_int("merged", meta.get("merged", 0), 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = "the description of the model is damaged"
+            what = "the description of the model cannot be read"
             raise ModelFileError(f"{os.fspath(path)}: {what}: {error}") from error
         model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged))
         return model
+
+    def pack_loss(self, loss: Any) -> Any:
+        """A loss as a JSON value; one from outside rgals by its module and name."""
+        return pack_object("loss", loss, {**self.losses, **_named(type(loss))})
+
+    def unpack_loss(self, packed: Any) -> Any:
+        """The loss that `pack_loss` packed."""
+        own = {} if self.own is None else _named(self.own)
+        if not isinstance(packed, str) and packed["name"] not in (known := {**self.losses, **own}):
+            name, given = str(packed["name"])[:200], "".join(f", not {name}" for name in own)
+            what = f"its loss is {name}, which is none of rgals'{given}: import the class and give it"
+            raise ValueError(f"{what}, as in {self.estimator}.load(path, loss={name.rpartition('.')[2]})")
+        return packed if isinstance(packed, str) else unpack_object(packed, known)
 
     def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:
         if meta["estimator"] != self.estimator:
@@ -167,7 +182,12 @@ def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
         return value
     for name, kind in kinds.items():
         if type(value) is kind:
-            params = value.get_params() if hasattr(value, "get_params") else asdict(value)
+            params = value.get_params() if hasattr(value, "get_params") else dict(vars(value))
+            try:
+                inspect.signature(kind).bind(**params)
+            except TypeError as error:
+                why = f"{kind.__name__} cannot be made of its attributes ({error}); give it get_params()"
+                raise InputTypeError(f"a model with {what}={value!r:.80} cannot be saved: {why}") from None
             return {"name": name, "params": params}
     why = f"a file has classes of rgals by name; give one, such as {what}={next(iter(kinds))!r}"
     raise InputTypeError(f"a model with {what}={value!r:.80} cannot be saved: {why}")
@@ -176,6 +196,11 @@ def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
 def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:
     """The loss or optimiser that `pack_object` packed."""
     return packed if isinstance(packed, str) else kinds[packed["name"]](**packed["params"])
+
+
+def _named(own: type) -> dict[str, type]:
+    """A class from outside rgals, by its name in a file."""
+    return {f"{own.__module__}.{own.__qualname__}": own}
 
 
 def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None = None) -> FileSpec:
@@ -276,39 +301,24 @@ def _unpack_hard(packed: Any) -> Any:
 class _ALSFormat(ModelFormat):
     fitted: ClassVar = {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int}
 
-    def _kinds(self, own: type[Loss] | None) -> dict[str, type[Loss]]:
-        """Loss classes by their names in a file; ``own``, from outside rgals, by module and name."""
-        kinds = {kind.name: kind for kind in LOSSES.values()}
-        return kinds if own is None else {**kinds, f"{own.__module__}.{own.__qualname__}": own}
-
-    def _pack(self, loss: str | Loss) -> Any:
-        return pack_object("loss", loss, self._kinds(type(loss) if isinstance(loss, Loss) else None))
-
-    def _unpack(self, packed: Any) -> Any:
-        kinds = self._kinds(self.own)
-        if not isinstance(packed, str) and packed["name"] not in kinds:
-            name = str(packed["name"])[:200]
-            given = "" if self.own is None else f", not {list(kinds)[-1]}"
-            what = f"its loss is {name}, which is none of rgals'{given}: import the class and give it"
-            raise ValueError(f"{what}, as in RGALS.load(path, loss={name.rpartition('.')[2]})")
-        return unpack_object(packed, kinds)
+    losses: ClassVar = {kind.name: kind for kind in LOSSES.values()}
 
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
         packed = dict(params)  # a subclass with an __init__ of its own may lack loss and hard_negatives
         if "loss" in params:
-            packed["loss"] = self._pack(params["loss"])
+            packed["loss"] = self.pack_loss(params["loss"])
         if isinstance(hard := params.get("hard_negatives"), HardNegatives):
             packed["hard_negatives"] = hard.get_params()
         return packed
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        kinds = {"loss": self._unpack, "hard_negatives": _unpack_hard}
+        kinds = {"loss": self.unpack_loss, "hard_negatives": _unpack_hard}
         return params | {name: unpack(params[name]) for name, unpack in kinds.items() if name in params}
 
     def more(self, state: FittedState) -> tuple[dict[str, Any], dict[str, Any]]:
         margins = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
         arrays = {name: array for name, array in margins.items() if array is not None}
-        meta = {"loss": self._pack(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
+        meta = {"loss": self.pack_loss(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
         if state.item_scale is not None:
             arrays["item_scale"] = state.item_scale
             meta["readout_exponent"] = state.readout_exponent
@@ -325,7 +335,8 @@ class _ALSFormat(ModelFormat):
         return arrays, meta
 
     def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:
-        loss = self._unpack({name: meta["loss"][name] for name in ("name", "params")})  # never a bare name
+        # Never a bare name.
+        loss = self.unpack_loss({name: meta["loss"][name] for name in ("name", "params")})
         loss.validate()
         degrees = {name: arrays[at] for name in _DEGREES if (at := f"degrees_{name}") in arrays}
         if any((array < 0).any() for array in degrees.values()):

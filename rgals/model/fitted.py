@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.losses.base import AUTO, Loss
+from rgals.losses.base import AUTO
 from rgals.matrix.csr import TimedMatrix
 from rgals.model.state import FittedState, Snapshot
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
@@ -201,8 +201,8 @@ class Fitted:
         Parameters
         ----------
         path : str or path
-        loss : class of Loss, optional
-            Of an `RGALS` whose loss is none of rgals': loading imports nothing that a file names.
+        loss : class, optional
+            That of the loss, where it is none of rgals': loading imports nothing that a file names.
 
         Returns
         -------
@@ -213,8 +213,9 @@ class Fitted:
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
-        if loss is not None and not (isinstance(loss, type) and issubclass(loss, Loss)):
-            raise ParameterError("loss", loss, "give the class of a Loss of yours; rgals' own need none")
+        computes = hasattr(loss, "coefficients") or hasattr(loss, "value_and_grad")
+        if loss is not None and not (isinstance(loss, type) and computes):
+            raise ParameterError("loss", loss, "give the class of a loss of yours; rgals' own need none")
         return (cls._file if loss is None else replace(cls._file, own=loss)).load(cls, path)
 
     def __sklearn_tags__(self) -> Tags:

@@ -43,17 +43,20 @@ _PARAMETERS = {  # by the key of `RANGES` that checks them
 _NOT_LISTED = {"n_jobs", "verbose", "loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state"}
 _NOT_LISTED |= {"warm_start", "early_stopping", "patience", "metric", "encoder", "n_layers", "contrast"}
 _NOT_LISTED |= {"offset"}
-_OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # files store their class by name
 
 
 class _Format(ModelFormat):
+    losses: ClassVar = LOSSES
+
     def pack(self, params: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(params["schedule"], str):
             raise InputTypeError("a schedule that is a function cannot be saved; set schedule to a name")
-        return params | {name: pack_object(name, params[name], kinds) for name, kinds in _OBJECTS.items()}
+        loss, optimizer = self.pack_loss(params["loss"]), params["optimizer"]
+        return params | {"loss": loss, "optimizer": pack_object("optimizer", optimizer, OPTIMIZERS)}
 
     def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
-        return params | {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
+        loss, optimizer = self.unpack_loss(params["loss"]), params["optimizer"]
+        return params | {"loss": loss, "optimizer": unpack_object(optimizer, OPTIMIZERS)}
 
 
 @dataclass(eq=False, repr=False)

@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 from rgals.estimator import RGALS
 from rgals.model_selection import split_interactions
+from rgals.runtime.checks import parameter
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
@@ -21,7 +22,17 @@ from rgals.runtime.errors import (
     ShapeError,
 )
 from rgals.sgd import LOSSES, Adam, SGDRanker
-from rgals.sgd.losses import BPR, LLPAUC, RG2, AdvInfoNCE, RSAtK, SampledSoftmaxAtK, SampledTalos
+from rgals.sgd.losses import (
+    BPR,
+    LLPAUC,
+    RG2,
+    AdvInfoNCE,
+    RSAtK,
+    Sampled,
+    SampledCCE,
+    SampledSoftmaxAtK,
+    SampledTalos,
+)
 
 
 def two_worlds(n_users=60, n_items=40, seed=0):
@@ -291,9 +302,13 @@ def test_a_loss_without_a_base_class_has_checkpoints(tmp_path):
         SGDRanker(K=3, loss=Plain(0.7), n_epochs=4, random_state=0).fit(X, checkpoint=tmp_path)
 
 
-def test_a_loss_that_no_file_can_hold_is_named_with_one_that_it_can(tmp_path):
-    model = SGDRanker(K=3, loss=Plain(0.5), n_epochs=1, random_state=0).fit(two_worlds()[0])
-    with pytest.raises(InputTypeError, match=r"loss=.*Plain.* by name; give one, such as loss='softmax'"):
+class Own(Adam):
+    """An optimiser of elsewhere."""
+
+
+def test_an_optimizer_that_no_file_can_hold_is_named_with_one_that_it_can(tmp_path):
+    model = SGDRanker(K=3, optimizer=Own(), n_epochs=1, random_state=0).fit(two_worlds()[0])
+    with pytest.raises(InputTypeError, match=r"optimizer=Own.* by name; give one, such as optimizer='sgd'"):
         model.save(tmp_path / "model.npz")
 
 
@@ -385,6 +400,46 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path):
     X, _ = two_worlds()
     model = SGDRanker(K=2, n_epochs=1, schedule=lambda progress: 1.0).fit(X)
     with pytest.raises(InputTypeError, match="schedule"):
+        model.save(tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+class Softer(Sampled):
+    """One with the base class and a parameter that it declares."""
+
+    heat: float = parameter(0.7, "float > 0")
+
+    def value_and_grad(self, pos, neg):
+        return SampledCCE().value_and_grad(pos * self.heat, neg * self.heat)
+
+
+class Secret(Plain):
+    """One that cannot be made of what it keeps."""
+
+    def __init__(self):
+        super().__init__(share=0.2)
+
+
+@pytest.mark.parametrize("loss", [Plain(0.2), Softer(heat=0.4)])
+def test_files_of_losses_from_outside_are_read_by_who_gives_the_class(loss, tmp_path):
+    X, _ = two_worlds()
+    model = SGDRanker(K=4, loss=loss, n_epochs=2, random_state=0).fit(X)
+    model.save(tmp_path / "model.npz")
+    loaded = SGDRanker.load(tmp_path / "model.npz", loss=type(loss))
+    assert type(loaded.loss) is type(loss) and vars(loaded.loss) == vars(loss)
+    np.testing.assert_array_equal(loaded.item_factors_, model.item_factors_)
+    np.testing.assert_array_equal(loaded.fit(X).item_factors_, model.item_factors_)
+    own = type(loss).__name__
+    with pytest.raises(ModelFileError, match=rf"{own}, which is none .*SGDRanker\.load\(path, loss={own}\)"):
+        SGDRanker.load(tmp_path / "model.npz")
+    with pytest.raises(ModelFileError, match="which is none of rgals', not .*Secret"):
+        SGDRanker.load(tmp_path / "model.npz", loss=Secret)
+
+
+def test_a_loss_that_cannot_be_made_of_its_attributes_is_not_saved(tmp_path):
+    X, _ = two_worlds()
+    model = SGDRanker(K=2, loss=Secret(), n_epochs=1, random_state=0).fit(X)
+    with pytest.raises(InputTypeError, match=r"Secret cannot be made .*'share'.*give it get_params\(\)"):
         model.save(tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())
 
