@@ -3,12 +3,13 @@
 ``cold``: five random fifths of the items have no interactions in the fit (RG2, K=64, 8 iterations, ratings
 of 3 and more); recall@20 among them, over min(20, number of truths), for users with other interactions;
 ``warm``, beside it: a fifth of each user's interactions is hidden, with features and without. ``reg``: both
-by ``feature_reg``, on two fifths. ``peers``: other packages on the first fifth, whichever can be imported;
-needs no rgals. ``cost``: CPU seconds of an iteration in one thread with 1,000 features a side beside one
-without, in turns. ``memory``: what a fit with 100,000 features took beside what was predicted. ``dislikes``:
-MovieLens 1M. ``age``: half-lives that `RGALSCV` finds, on generated logs whose truth is known and on two
-with clocks, and NDCG@10 of the tenth that came next. ``next``: histories that have an order but no clock;
-NDCG@10 of each user's last interaction, with ages counted in interactions.
+by ``feature_reg``, on two fifths. ``noise``: recall@20 with features that say nothing. ``peers``: other
+packages on the first fifth, whichever can be imported; needs no rgals. ``cost``: CPU seconds of an
+iteration in one thread with 1,000 features a side beside one without, in turns. ``memory``: what a fit with
+100,000 features took beside what was predicted. ``dislikes``: MovieLens 1M. ``age``: half-lives that
+`RGALSCV` finds, on generated logs whose truth is known and on two with clocks, and NDCG@10 of the tenth
+that came next. ``next``: histories that have an order but no clock; NDCG@10 of each user's last
+interaction, with ages counted in interactions.
 
 Lines go to ``side_information_results.jsonl`` beside this file and are not measured again.
 """
@@ -126,6 +127,26 @@ def cold(record: Any, folder: Path, regs: tuple[Any, ...] = ("auto",), folds: in
                     figure = recall(*fitted.factors_, train, hidden)
                     record.add(key, {"recall": figure, "cpu_seconds": seconds})
                     print(key, record.get(key), flush=True)
+
+
+def noise(record: Any, folder: Path) -> None:
+    """Lines ``noise NAME``: recall@20 on the first hidden fifth, with features of chance and without."""
+    for name in COLD_SETS:
+        key = f"noise {name}"
+        if record.get(key) is not None:
+            continue
+        X, F = load(folder, name)
+        rng, n = np.random.default_rng(0), X.shape[1]
+        groups = sp.csr_array((np.ones(n), (np.arange(n), rng.integers(50, size=n))))
+        told = {"numbers": rng.standard_normal((n, 100)), "groups": groups, "shuffled": F[rng.permutation(n)]}
+        train, hidden = halves(X, 0)
+        row = {"none": recall(*model().fit(train).factors_, train, hidden)}
+        for kind, table in told.items():
+            for reg in ("auto", 1.0):
+                fitted = model(feature_reg=reg).fit(train, item_features=table)
+                row[f"{kind} {reg}"] = recall(*fitted.factors_, train, hidden)
+        record.add(key, row)
+        print(key, row, flush=True)
 
 
 def peers(path: Path, folder: Path) -> None:
@@ -372,6 +393,14 @@ def tables(record: Any) -> dict[str, str]:
         "| set | cold recall@20 | CPU s | warm recall@20 | without features | first fifth, and others on it |"
     )
     out = {"beside cold": "\n".join([head, "|" + "---|" * 6, *cold_rows])}
+    kinds = ("numbers", "groups", "shuffled")
+    lines = ["| set | without | 100 random numbers | one of 50 random groups | those of another item |"]
+    lines.append("|" + "---|" * 5)
+    for name in COLD_SETS:
+        if (row := record.get(f"noise {name}")) is not None:
+            cells = (f"{row[f'{kind} auto']:.3f} ({row[f'{kind} 1.0']:.3f})" for kind in kinds)
+            lines.append(f"| {name} | {row['none']:.3f} | {' | '.join(cells)} |")
+    out["beside noise"] = "\n".join(lines)
     rows = {key: row for key, row in record.records.items() if key.startswith("age ")}
     lines = ["| log | half-life found, days | NDCG@10 of what came next | without |", "|---|---|---|---|"]
     for key, row in rows.items():
@@ -412,6 +441,7 @@ def main() -> None:
     work = {
         "cold": lambda: cold(record, DATA),
         "reg": lambda: cold(record, DATA, REGS, 2),
+        "noise": lambda: noise(record, DATA),
         "cost": lambda: cost(record, DATA),
         "memory": lambda: memory(record),
         "dislikes": lambda: dislikes(record, DATA),

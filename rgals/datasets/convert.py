@@ -1,13 +1,12 @@
-"""Interactions of any size written to a store in bounded memory, by an external bucket sort.
+"""Interactions of any size written to a store in bounded memory, by an external bucket sort."""
 
-1. Spill: batches of rows are read; users and items get codes in the order of their first occurrence
-   (`Numbering`); codes and values are appended to two files.
-2. Deal: codes are replaced by the ranks of their labels. Every interaction gets an integer key, the bits of
-   its row above those of its column, and is written to its bucket. A bucket is a range of keys (consecutive
-   rows, or a part of one long row) that fits into memory.
-3. Sort: bucket after bucket is sorted, its duplicates are merged, and it is appended to the row files.
-4. Steps 2 and 3 once more, from the row files to the column files.
-"""
+# 1. Spill: batches of rows are read; users and items get codes in the order of their first occurrence
+#    (`Numbering`); codes and values are appended to two files.
+# 2. Deal: codes are replaced by the ranks of their labels. Every interaction gets an integer key, the bits of
+#    its row above those of its column, and is written to its bucket. A bucket is a range of keys (consecutive
+#    rows, or a part of one long row) that fits into memory.
+# 3. Sort: bucket after bucket is sorted, its duplicates are merged, and it is appended to the row files.
+# 4. Steps 2 and 3 once more, from the row files to the column files.
 
 import glob
 import os

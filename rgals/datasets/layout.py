@@ -1,7 +1,6 @@
-"""How the text of a table is cut into rows and fields: encoding, delimiter, header, columns.
+"""How the text of a table is cut into rows and fields: encoding, delimiter, header, columns."""
 
-The rules are those of Python's csv module; an error names the line that breaks one of them.
-"""
+# The rules are those of Python's csv module; an error names the line that breaks one of them.
 
 import bz2
 import codecs

@@ -1,8 +1,8 @@
-"""Text files: tables (csv, tsv, MovieLens ``::``), and lines with a record, or with a user and its items.
+"""Text files: tables (csv, tsv, MovieLens ``::``), and lines with a record, or with a user and its items."""
 
-A table is read by pyarrow if it is installed, which is faster, and else by Python's csv module. pyarrow is
-asked only for files of which it reads the same as csv; what it refuses is read by csv, which names the line.
-"""
+# A table is read by pyarrow if it is installed, which is faster, and else by Python's csv module. pyarrow is
+# asked only for files of which it reads the same as csv; what it refuses is read by csv, which names the
+# line.
 
 import codecs
 import io

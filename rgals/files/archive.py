@@ -1,7 +1,7 @@
-"""npz archives of plain arrays, written atomically and checked when they are read.
+"""npz archives of plain arrays, written atomically and checked when they are read."""
 
-A `FileSpec` describes a kind of file: `save_npz` writes and `load_npz` reads nothing that it does not allow.
-"""
+# A `FileSpec` describes a kind of file: `save_npz` writes and `load_npz` reads nothing that it does not
+# allow.
 
 import hashlib
 import json

@@ -12,16 +12,14 @@ _POWER_STEPS = 20  # of the power method, at most
 
 
 def cohesion(matrix: Any) -> float:
-    """How many times as often as by chance users who share one item share another.
-
-    Walks from a user to an item, another user, another item and back, each step weighted by the inverse of
-    the number of choices, relative to those that popularity alone would give. That is the sum of the fourth
-    powers of the singular values of ``D_u^-1/2 R D_i^-1/2``, less the walks that use one user or one item
-    twice: 1 for the direction of popularity, plus what communities add. A random matrix of n interactions
-    between M users and N items has ``((1 - M / n) (1 - N / n))^2``, a block-diagonal one of c such blocks c
-    times as much; data sets have 1 to 25. Of a large matrix, every k-th user by length is sampled. Values are
-    ignored. NaN if fewer than two users have interactions.
-    """
+    """How many times as often as by chance users who share one item share another."""
+    # Walks from a user to an item, another user, another item and back, each step weighted by the inverse of
+    # the number of choices, relative to those that popularity alone would give. That is the sum of the fourth
+    # powers of the singular values of ``D_u^-1/2 R D_i^-1/2``, less the walks that use one user or one item
+    # twice: 1 for the direction of popularity, plus what communities add. A random matrix of n interactions
+    # between M users and N items has ``((1 - M / n) (1 - N / n))^2``, a block-diagonal one of c such blocks c
+    # times as much; data sets have 1 to 25. Of a large matrix, every k-th user by length is sampled. Values
+    # are ignored. NaN if fewer than two users have interactions.
     counts, popularity = matrix.row_counts, matrix.col_counts.astype(np.float64)
     every = max(1, int(np.ceil(np.sqrt(np.square(popularity).sum() / _PATHS))))
     users = _every(counts, every)
@@ -47,14 +45,12 @@ def cohesion(matrix: Any) -> float:
 
 
 def largest_pull(matrix: Any, alpha: float, enough: float) -> float:
-    """The ``reg`` of RG2 from which on all factors are zero; any lower bound of ``enough`` or more will do.
-
-    This is the largest singular value of ``(1/2 + alpha) R - c_x / 2N``, which pulls the scores away from 0,
-    with its entries divided by the square roots of the ridges of their row and column at ``reg=1``. The power
-    method finds it from below. With a larger ``reg``, factors of zero are the minimum: all items tie.
-    ``alpha`` is that of `rgals.RG2`. Values are ignored; of a large matrix, every k-th user by length is
-    sampled. Infinite for a matrix without interactions.
-    """
+    """The ``reg`` of RG2 from which on all factors are zero; any lower bound of ``enough`` or more does."""
+    # This is the largest singular value of ``(1/2 + alpha) R - c_x / 2N``, which pulls the scores away from
+    # 0, with its entries divided by the square roots of the ridges of their row and column at ``reg=1``. The
+    # power method finds it from below. With a larger ``reg``, factors of zero are the minimum: all items tie.
+    # ``alpha`` is that of `rgals.RG2`. Values are ignored; of a large matrix, every k-th user by length is
+    # sampled. Infinite for a matrix without interactions.
     popularity = matrix.col_counts.astype(np.float64)
     rows = matrix.take_rows(_every(matrix.row_counts, -(-matrix.nnz // _PULL_ENTRIES) or 1))
     if not rows.nnz:

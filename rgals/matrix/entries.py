@@ -81,11 +81,9 @@ def kept_columns(matrix: CSR, kept: np.ndarray) -> CSR:
 
 
 def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]:
-    """Two matrices of one shape in one, and the rows and columns of the entries of ``new`` that changed it.
-
-    ``how`` says what becomes of entries that both have: "add" adds the values and takes the later time,
-    "replace" takes those of ``new``, "drop" those of ``known``.
-    """
+    """Two matrices of one shape in one; rows and columns of the entries of ``new`` that changed it."""
+    # ``how`` says what becomes of entries that both have: "add" adds the values and takes the later time,
+    # "replace" takes those of ``new``, "drop" those of ``known``.
     old, fresh = known.positions, new.positions
     values, other = (np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new))
     both = np.isin(fresh, old, assume_unique=True)

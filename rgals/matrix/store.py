@@ -1,20 +1,19 @@
-"""A store: a folder with an interaction matrix in both orientations, and the ids of users and items.
+"""A store: a folder with an interaction matrix in both orientations, and the ids of users and items."""
 
-=========================== =======================================================================
-file                        content
-=========================== =======================================================================
-``store.json``              version, shape, number of interactions, size and SHA-256 of every file
-``rows_indptr.npy``         CSR indptr of users x items, int64, shape (n_users + 1,)
-``rows_indices.npy``        items, int32, shape (nnz,), ascending within a user
-``rows_values.npy``         values, float32, shape (nnz,); no such file if all are 1
-``columns_*.npy``           the same of the transposed matrix, items x users
-``user_ids.npy``            sorted distinct ids, int64, uint64 or fixed-width text; likewise ``item_ids.npy``
-``user_text.npy``           instead, if a fixed width would waste space: the ids one after the other in
-                            UTF-8, with ``user_offsets.npy``: where each begins, and where the last ends
-=========================== =======================================================================
-
-Opening a store reads only ``store.json``, the headers of the files, and ids in UTF-8.
-"""
+# =========================== =======================================================================
+# file                        content
+# =========================== =======================================================================
+# ``store.json``              version, shape, number of interactions, size and SHA-256 of every file
+# ``rows_indptr.npy``         CSR indptr of users x items, int64, shape (n_users + 1,)
+# ``rows_indices.npy``        items, int32, shape (nnz,), ascending within a user
+# ``rows_values.npy``         values, float32, shape (nnz,); no such file if all are 1
+# ``columns_*.npy``           the same of the transposed matrix, items x users
+# ``user_ids.npy``            sorted distinct ids, int64, uint64 or fixed-width text; also ``item_ids.npy``
+# ``user_text.npy``           instead, if a fixed width would waste space: the ids one after the other in
+#                             UTF-8, with ``user_offsets.npy``: where each begins, and where the last ends
+# =========================== =======================================================================
+#
+# Opening a store reads only ``store.json``, the headers of the files, and ids in UTF-8.
 
 import hashlib
 import io

@@ -1,12 +1,11 @@
-"""The cache of compiled code: its folders, and the names of its files.
+"""The cache of compiled code: its folders, and the names of its files."""
 
-Code is written to the first of numba's folders that is writable, and read from all of them. numba itself
-identifies a compiled function by its source file alone, although code of other files is inlined into it, and
-numbers the files that it writes, so that two processes may write two functions to one. Here the name of an
-entry is a digest of everything that determines its code: the contents of its source files, the versions of
-the compilers, numba's settings, the processor, and numba's own key. Thus no process loads stale or foreign
-code, wherever the cache lies and however many processes share it.
-"""
+# Code is written to the first of numba's folders that is writable, and read from all of them. numba itself
+# identifies a compiled function by its source file alone, although code of other files is inlined into it,
+# and numbers the files that it writes, so that two processes may write two functions to one. Here the name of
+# an entry is a digest of everything that determines its code: the contents of its source files, the versions
+# of the compilers, numba's settings, the processor, and numba's own key. Thus no process loads stale or
+# foreign code, wherever the cache lies and however many processes share it.
 
 import functools
 import hashlib

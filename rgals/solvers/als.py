@@ -15,7 +15,10 @@ from rgals.runtime.errors import NumericalError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
+from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
+
+_SIDES = ("user", "item")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,13 @@ def sides_of(problem: Problem) -> tuple[Side, Side]:
     return sides[0], sides[1]
 
 
+def regress(problem: Problem, side: int, prior: Prior, factors: np.ndarray) -> None:
+    """The weights of the features of users (side 0) or items; first, if still to be done, their ``reg``."""
+    if prior.auto:
+        prior.settle(factors, problem.priors[side])
+    prior.regress(factors)
+
+
 class ALS:
     """Alternating half-steps, items first: the `rgals.training.run.Steps` of a problem.
 
@@ -134,13 +144,13 @@ class ALS:
             self._items = step.factors
             penalty = backend.ridge(self._items, item_side.ridge)
             if item_side.prior is not None:
-                item_side.prior.regress(self._items)
+                regress(problem, 1, item_side.prior, self._items)
                 penalty -= item_side.prior.explained()
                 item_side.prior.fill(self._items, problem.items.row_counts)
             what = "user"
             prior = user_side.prior
             if prior is not None and (iteration > 1 or prior.mean):  # the start says nothing about features
-                prior.regress(self._users)
+                regress(problem, 0, prior, self._users)
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
             if item_side.prior is not None:
                 item_side.prior.turn(step.turned)
@@ -162,7 +172,8 @@ class ALS:
         found = {"user_factors": self.user_factors(), "item_factors": self.backend.download(self._items)}
         if (prior := self._item_side.prior) is not None:  # those of users are computed from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
-        return found
+        chosen = {s: p.reg for s, p in zip(_SIDES, self.problem.priors, strict=True) if p and not p.auto}
+        return found | {f"{side}_feature_reg": np.array([reg]) for side, reg in chosen.items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a `state`."""
@@ -170,6 +181,11 @@ class ALS:
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
             prior.turn(None if (basis := state.get("item_basis")) is None else basis.T)
+        for name, side, given in zip(
+            _SIDES, (self._user_side, self._item_side), self.problem.priors, strict=True
+        ):
+            if given and given.auto and (reg := state.get(f"{name}_feature_reg")) is not None:
+                side.prior.take(float(reg[0]), given)
 
 
 def restored(state: dict[str, np.ndarray], side: str) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""The CPU backend: one change of basis per half-step makes every row system diagonal plus low rank.
+"""The CPU backend: one change of basis per half-step makes every row system diagonal plus low rank."""
 
-With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
-the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
-Most rows are then so well conditioned that a few CG steps solve them to rounding, and rows of few positives
-are solved in the dual: neither needs a K x K matrix. `rgals.solvers.plan` chooses how each row is solved.
-"""
+# With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of
+# ``F``, the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale
+# and ridge. Most rows are then so well conditioned that a few CG steps solve them to rounding, and rows of
+# few positives are solved in the dual: neither needs a K x K matrix. `rgals.solvers.plan` chooses how each
+# row is solved.
 
 from typing import Any
 

@@ -1,13 +1,12 @@
-"""The plan of one side of a fit: how each row is solved, in which order, and in which pieces of work.
+"""The plan of one side of a fit: how each row is solved, in which order, and in which pieces of work."""
 
-Made once per side, in numpy, from row lengths, weights, the scale and K. To follow a row: `classify` gives it
-a kind, `Plan` sorts and cuts rows into `Work`, and the loop of `rgals.kernels.rows` solves them;
-`rgals.kernels.row` has the formulas. Every threshold of the plan is a constant at the top of this file (what
-a way decides as it runs is in its own). A new loss needs no line here: it gives the coefficients of a `Side`
-(`rgals.losses.base`). A new way is a file of `rgals.kernels.ways` and a line in `classify`.
-
-Measured figures are from two cores with AVX-512 and 2 MB of second-level cache per core, in float32.
-"""
+# Made once per side, in numpy, from row lengths, weights, the scale and K. To follow a row: `classify` gives
+# it a kind, `Plan` sorts and cuts rows into `Work`, and the loop of `rgals.kernels.rows` solves them;
+# `rgals.kernels.row` has the formulas. Every threshold of the plan is a constant at the top of this file
+# (what a way decides as it runs is in its own). A new loss needs no line here: it gives the coefficients of a
+# `Side` (`rgals.losses.base`). A new way is a file of `rgals.kernels.ways` and a line in `classify`.
+#
+# Measured figures are from two cores with AVX-512 and 2 MB of second-level cache per core, in float32.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

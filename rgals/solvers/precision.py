@@ -1,9 +1,8 @@
-"""Whether the precision of a fit is enough: rows at risk are solved again in float64 and compared.
+"""Whether the precision of a fit is enough: rows at risk are solved again in float64 and compared."""
 
-The scores of a row have a relative error of about ``eps c``. Here c is the condition of the row's D (see
-`rgals.kernels.row`), plus the weight of its own positives in units of D, the trace of ``X^T X``. In most fits
-c is small, which a bound without a Gramian shows; then nothing is measured.
-"""
+# The scores of a row have a relative error of about ``eps c``. Here c is the condition of the row's D (see
+# `rgals.kernels.row`), plus the weight of its own positives in units of D, the trace of ``X^T X``. In most
+# fits c is small, which a bound without a Gramian shows; then nothing is measured.
 
 from dataclasses import replace
 from typing import Any

@@ -22,6 +22,9 @@ from rgals.runtime.lazy import cached_property
 
 DIRECT = 4096  # up to so many features the normal equations are factorised: 128 MB
 _STEPS, _TOLERANCE = 2000, 1e-10  # of conjugate gradients, for more features
+# Of `Prior.settle`: what it tries as ``reg``, in mean ridges; parts of the rows; up to how many features it
+# factorises; the tolerance beyond; what the best is divided by, as factors become clearer after that.
+_TRIED, _PARTS, _SMALL, _ROUGHLY, _CLEARER = 10.0 ** np.arange(5, -2, -0.5), 3, 1024, 1e-3, 10**0.5
 _ROWS_AT_ONCE = 1 << 12  # rows of predictions that a thread holds at once
 
 
@@ -34,6 +37,7 @@ class Prior:
     ridge: np.ndarray | None = None  # of the rows; a row of ridge 0 does not count in the regression
     weights: np.ndarray | None = None  # (n_features, K), in the basis of the factors; None: zero
     mean: bool = False  # made by `mean_prior`
+    auto: bool = False  # `settle` is still to choose `reg`, which is the mean ridge until then
     #: The right side of the last regression's ``(F^T diag(ridge) F + reg) W = F^T diag(ridge) Q``.
     _moments: np.ndarray | None = field(default=None, init=False)
 
@@ -98,6 +102,41 @@ class Prior:
             self.weights = self._iterate(right)
         self._moments = right
 
+    def settle(self, factors: np.ndarray, given: "Prior") -> None:
+        """Choose `reg` by what the regression predicts of rows left out; ``given`` has it in mean ridges."""
+        # Features that say nothing, of which there are always some, would pull rows with few interactions to
+        # noise; ``reg`` is then so large that the fit is that without features.
+        assert self.ridge is not None
+        known = np.flatnonzero(self.ridge)
+        ridge, features, targets = self.ridge[known], self.features[known], factors[known].astype(np.float64)
+        targets -= np.average(targets, axis=0, weights=ridge)  # what all share is no merit of the features
+        part = np.random.default_rng(0).integers(_PARTS, size=len(known))
+        found = []
+        for left in range(_PARTS):
+            fit, rest = part != left, part == left
+            made = Prior(features[fit], self.reg, ridge[fit])
+            right = made.features.T @ (ridge[fit, None] * targets[fit])
+            gram = made._gram() if len(right) <= _SMALL else None
+            weights, least = np.zeros_like(right), np.inf
+            for tried in _TRIED:
+                made.reg = tried * self.reg
+                if gram is None:
+                    weights = made._iterate(right, weights, _ROUGHLY)
+                else:
+                    weights = scipy.linalg.cho_solve(made._factorised(gram), right, check_finite=False)
+                wrong = targets[rest] - features[rest] @ weights
+                error = ridge[rest] @ np.einsum("ij,ij->i", wrong, wrong)
+                if error >= least:
+                    break
+                least, best = error, tried
+            found.append(best)
+        self.take(float(np.median(found)) / _CLEARER, given)
+
+    def take(self, reg: float, given: "Prior") -> None:
+        """Take what `settle` chose, in mean ridges."""
+        self.reg, given.reg = self.reg * reg, reg
+        self.auto = given.auto = False
+
     def state(self) -> dict[str, np.ndarray]:
         """The result of the last regression, as a checkpoint stores it."""
         assert self.weights is not None and self._moments is not None
@@ -144,24 +183,31 @@ class Prior:
         found = ((part, self.features[part], sp.diags_array(ridge[part])) for part in parts)
         return [(part, F, (weights @ F).T) for part, F, weights in found]
 
+    def _gram(self) -> np.ndarray:
+        weighted = sp.diags_array(self.ridge) @ self.features
+        return (self.features.T @ weighted).toarray()
+
     @cached_property
     def _factor(self) -> Any:
-        weighted = sp.diags_array(self.ridge) @ self.features
-        system = (self.features.T @ weighted).toarray()
-        system[np.diag_indices_from(system)] += self.reg
+        return self._factorised(self._gram())
+
+    def _factorised(self, gram: np.ndarray) -> Any:
         try:
-            return scipy.linalg.cho_factor(system, overwrite_a=True)
+            return scipy.linalg.cho_factor(gram + self.reg * np.eye(len(gram)), overwrite_a=True)
         except ValueError as error:  # not positive definite, as reg is lost in rounding, or not finite
             raise self._not_found("by Cholesky: they are large, or collinear besides") from error
 
-    def _iterate(self, right: np.ndarray) -> np.ndarray:
+    def _iterate(
+        self, right: np.ndarray, start: np.ndarray | None = None, tolerance: float = _TOLERANCE
+    ) -> np.ndarray:
         """Solve by conjugate gradients, all columns as one system, preconditioned by the diagonal."""
         ridge: Any = self.ridge
         diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
         operator = partial(LinearOperator, (right.size, right.size), dtype=right.dtype)
         system = operator(matvec=lambda weights: self._image(weights.reshape(right.shape), ridge).ravel())
         inverse = operator(matvec=lambda rest: (rest.reshape(right.shape) / diagonal).ravel())
-        found, failed = cg(system, right.ravel(), rtol=_TOLERANCE, maxiter=_STEPS, M=inverse)
+        first = None if start is None else start.ravel()
+        found, failed = cg(system, right.ravel(), first, rtol=tolerance, maxiter=_STEPS, M=inverse)
         if failed:
             raise self._not_found(f"in {_STEPS} steps of conjugate gradients")
         return found.reshape(right.shape)
@@ -186,7 +232,11 @@ def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bo
         if prior is None:
             continue
         (n, d), nnz = prior.features.shape, prior.features.nnz
-        # The weights and the vectors of conjugate gradients; a block of predictions in float64.
-        total += 8 * K * (6 * d + 4 * min(n, _ROWS_AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
+        # The weights and the vectors of conjugate gradients; a block of predictions, and factors, in float64.
+        total += (
+            8 * K * (7 * d + 4 * min(n, _ROWS_AT_ONCE) + 2 * n)
+            + 56 * nnz
+            + (24 * d * d if d <= DIRECT else 0)
+        )
         table = max(table, itemsize * K * n * apart)
     return total + table

@@ -77,7 +77,8 @@ def with_features(
                 advice = f"{type(model).__name__} takes no features; leave them out"
                 raise ParameterError(name, "given", advice)
             found, ids[side], encodings[side], _ = read_features(said, shape[side], ids[side], name)
-            shape[side], priors[side] = found.shape[0], Prior(found, 1.0 if reg == AUTO else float(reg))
+            auto, shape[side] = reg == AUTO, found.shape[0]
+            priors[side] = Prior(found, 1.0 if auto else float(reg), auto=auto)
     return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
 
 

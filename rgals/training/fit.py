@@ -21,7 +21,7 @@ from rgals.runtime.checks import RANGES, check_choice, check_int, check_real, or
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads, workers
 from rgals.solvers import closed_form, spectral
-from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
+from rgals.solvers.als import ALS, Problem, choose_reg, regress, sides_of
 from rgals.solvers.base import Backend
 from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import MOST_FACTORS, is_cuda
@@ -54,6 +54,7 @@ _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
 _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)  # in checkpoints of release 0.2 and before
 _PRIOR = ArraySpec(("f8",), ("n_features", "K"), required=False)
 _EXTRA = {"user_basis": _BASIS, "item_basis": _BASIS, "item_weights": _PRIOR, "item_moments": _PRIOR}
+_EXTRA |= {f"{side}_feature_reg": ArraySpec(("f8",), ("one",), required=False) for side in ("user", "item")}
 # The best iterate has user factors only if users have a prior: its weights are regressed on them.
 CHECKPOINT = checkpoint_spec("rgals-checkpoint", ("item_factors", "user_factors"), _EXTRA)
 
@@ -90,12 +91,12 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
             backend = exact_backend(model)  # a new one, without the iterations' plans and rows
         user_side, item_side = sides_of(problem)
         if item_side.prior is not None:
-            item_side.prior.regress(items)
+            regress(problem, 1, item_side.prior, items)
             item_side.prior.fill(items, problem.items.row_counts)
             factors["item_factors"] = with_scale(items, item_scale)
         if user_side.prior is not None:
             # Popped, so that they are freed before the half-step allocates new ones.
-            user_side.prior.regress(factors.pop("user_factors"))
+            regress(problem, 0, user_side.prior, factors.pop("user_factors"))
         rows, side, numbers = problem.users, user_side, None
         if hard is None:
             step = backend.half_step(rows, items, side)
@@ -211,7 +212,7 @@ def served(
     """User factors as a fit with hard negatives would publish them if it ended with this iteration."""
     side, items = sides_of(problem)[0], without_scale(now.item_factors, item_scale)
     if side.prior is not None:
-        side.prior.regress(now.user_factors)
+        regress(problem, 0, side.prior, now.user_factors)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
     return fold_in(problem.users, items, side, problem.coefficients, hard, backend, model.n_jobs)
 

@@ -15,7 +15,9 @@ from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.features import read_features
 from rgals.files.archive import load_npz, save_npz
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
@@ -60,7 +62,7 @@ def test_half_steps_are_those_of_the_dense_oracle_and_the_objective_never_rises(
         # Who is only disliked, or only dislikes, is not cold.
         signed[10:25, COLD_ITEM] = signed[COLD_USER, 10:25] = -1
         X = sp.csr_array(signed)
-    options = {"K": 8, "loss": loss, "dtype": dtype, "n_iter": 5, "random_state": 0}
+    options = {"K": 8, "loss": loss, "dtype": dtype, "n_iter": 5, "random_state": 0, "feature_reg": 1.0}
     options["reg_exponent"] = reg_exponent
     model = RGALS(**options).fit(X, **features)
     dense = RGALS(**options, solver="dense").fit(X, **features)
@@ -102,9 +104,87 @@ def test_the_scale_of_feature_reg_is_the_mean_ridge(X, features):
     np.testing.assert_allclose(state.priors[1].weights, expected, rtol=1e-8, atol=1e-10)
 
 
-def _items(X):
-    from rgals.matrix.validate import as_csr
+def grouped(groups, rng, n_users=300, n_items=200):
+    """Interactions of users who each like one of the groups of items best."""
+    liked = groups[None, :] == rng.integers(groups.max() + 1, size=n_users)[:, None]
+    return sp.csr_array((rng.random((n_users, n_items)) < np.where(liked, 0.25, 0.02)).astype(float))
 
+
+def one_hot(groups):
+    return sp.csr_array((np.ones(len(groups)), (np.arange(len(groups)), groups)))
+
+
+def test_feature_reg_is_what_predicts_rows_left_out_best(rng):
+    """Against scikit-learn's regressions, with the same thirds of the rows left out."""
+    F, ridge = rng.standard_normal((90, 6)), rng.random(90) + 0.1
+    ridge[:5] = 0
+    Q = F @ rng.standard_normal((6, 4)) + 3.0 * rng.standard_normal((90, 4)) + 2.0
+    known = ridge > 0
+    target = Q[known] - np.average(Q[known], axis=0, weights=ridge[known])
+    part = np.random.default_rng(0).integers(3, size=known.sum())
+    tried, best = 10.0 ** np.arange(5, -2, -0.5), []
+    for left in range(3):
+        errors = []
+        for reg in tried:
+            fit = Ridge(alpha=0.5 * reg, fit_intercept=False, solver="cholesky")
+            fit.fit(F[known][part != left], target[part != left], ridge[known][part != left])
+            wrong = target[part == left] - F[known][part == left] @ fit.coef_.T
+            errors.append(ridge[known][part == left] @ (wrong**2).sum(axis=1))
+        best.append(tried[np.argmin(errors)])
+    assert 1e-2 < np.median(best) < 1e4, "neither end"
+    for small in (1024, 0):  # factorised, or by conjugate gradients
+        made, given = (Prior(sp.csr_array(F), r, ridge, auto=True) for r in (0.5, 1.0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prior_module, "_SMALL", small)
+            made.settle(Q, given)
+        assert given.reg == pytest.approx(np.median(best) / 10**0.5) and not given.auto
+        assert made.reg == pytest.approx(0.5 * given.reg) and not made.auto
+
+
+@pytest.mark.parametrize("loss", ["rg2", "ials"])
+def test_features_that_say_nothing_cost_nothing_and_those_that_do_are_used(loss, rng):
+    """Twenty random numbers for every item took a fifth of the NDCG, in silence."""
+    groups = rng.integers(8, size=200)
+    train, test = split_interactions(grouped(groups, rng), (0.7, 0.3), random_state=0)
+    model = RGALS(16, loss, random_state=0)
+
+    def ndcg(told=None):
+        return evaluate(clone(model).fit(train, item_features=told), train, test, "ndcg@10")["ndcg@10"]
+
+    plain = ndcg()
+    for noise in (rng.standard_normal((200, 20)), one_hot(rng.integers(20, size=200))):
+        assert ndcg(noise) > 0.98 * plain
+        model.set_params(feature_reg=1.0)
+        assert ndcg(noise) < 0.96 * plain, "with the strength that it was"
+        model.set_params(feature_reg="auto")
+    own = one_hot(groups)
+    assert ndcg(own) > 1.02 * plain
+    strength = [clone(model).fit(train, item_features=told)._state().priors[1].reg for told in (own, noise)]
+    assert 100 * strength[0] < strength[1]
+    cold = sp.csr_array(train.toarray() * (np.arange(200) >= 20))
+    fitted = clone(model).fit(cold, item_features=own)
+    scores = fitted.user_factors_ @ fitted.item_factors_[:20].T
+    share = (train.toarray()[:, :20] * scores).sum() / train.toarray()[:, :20].sum()
+    assert share > scores.mean() + 0.1, "items without interactions are liked by who likes their group"
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_the_strength_is_chosen_once_and_kept(side, X, features, tmp_path):
+    model = RGALS(K=6, n_iter=5, random_state=0, dtype="float64")
+    model.fit(X, **{f"{side}_features": features[f"{side}_features"]})
+    state = model._state()
+    rows, made = (as_csr(X), "user_side") if side == "user" else (_items(X), "item_side")
+    ridge = getattr(state.own_coefficients, made)(rows, state.reg, state.reg_exponent).ridge
+    reg = state.priors[side == "item"].reg
+    tried = 10.0 ** np.arange(4.5, -2.5, -0.5) * ridge[ridge > 0].mean()
+    assert np.isclose(tried, reg, rtol=1e-9).sum() == 1
+    objectives = [row["objective"] for row in model.history_]
+    assert (np.diff(objectives) < 1e-9 * objectives[0]).all()
+    model.save(tmp_path / "model.npz")
+    assert RGALS.load(tmp_path / "model.npz")._state().priors[side == "item"].reg == reg
+
+
+def _items(X):
     return as_csr(X).transpose()
 
 
