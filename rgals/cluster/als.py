@@ -29,6 +29,8 @@ class RemoteFactors:
 class ClusterProblem:
     """The `rgals.solvers.als.Problem` of a cluster, where coefficients and the plans of all rows are made."""
 
+    priors = None, None
+
     def __init__(self, graphs: Graphs, model: Any, shards: Shards, weighting: Weighting, dtype: Any) -> None:
         self.graphs, self.reg_exponent = graphs, float(model.reg_exponent)
         self.users, self.items = sides = shards.sides(weighting, dtype)

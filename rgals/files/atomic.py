@@ -120,10 +120,8 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
 
 @contextmanager
 def locked(path: Path, patience: float | None = None) -> Iterator[None]:
-    """A lock between processes: one at a time is inside with this path, a file that is removed afterwards.
-
-    After ``patience`` seconds of waiting enter all the same: the holder may have been stopped, or hang.
-    """
+    """A lock between processes: one at a time is inside with this path, a file that is removed afterwards."""
+    # After ``patience`` seconds of waiting enter all the same: the holder may have been stopped, or hang.
     if not path.parent.is_dir():  # open would name the lock file, which the caller does not know
         raise FileNotFoundError(errno.ENOENT, "No such folder; make it first (mkdir -p)", str(path.parent))
     until = None if patience is None else time.monotonic() + patience

@@ -1,21 +1,20 @@
-"""Base of the losses: parameter objects that turn a matrix into the coefficient arrays of its objective.
+"""Base of the losses: parameter objects that turn a matrix into the coefficient arrays of its objective."""
 
-Every loss of this package is a quadratic in the scores ``o_xy = p_x . q_y``::
-
-    L = sum_x [ g_x sum_y h_y o_xy^2               all pairs
-              + sum_{y in I_x} m_xy o_xy^2         extra weight on the positives
-              - 2 sum_{y in I_x} l_xy o_xy         linear, positives
-              - 2 t_x sum_y h_y o_xy               linear, all pairs
-              - i g_x (sum_y h_y o_xy)^2 ]         interaction (RGx)
-      + sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2 + constant
-
-with ``rho_x = reg (sum_y W_xy)^nu``, ``rho_y = reg (sum_x W_xy)^nu`` and ``W_xy = g_x h_y + m_xy``.
-The coefficients of the positives are separable, so that no array of a number per interaction is stored::
-
-    m_xy = v_xy U_x0 V_y0 + U_x1 V_y1,     l_xy = v_xy U_x2 V_y2 + U_x3 V_y3
-
-Solvers see nothing of a loss but these arrays; a new loss is one class with one method.
-"""
+# Every loss of this package is a quadratic in the scores ``o_xy = p_x . q_y``::
+#
+#     L = sum_x [ g_x sum_y h_y o_xy^2               all pairs
+#               + sum_{y in I_x} m_xy o_xy^2         extra weight on the positives
+#               - 2 sum_{y in I_x} l_xy o_xy         linear, positives
+#               - 2 t_x sum_y h_y o_xy               linear, all pairs
+#               - i g_x (sum_y h_y o_xy)^2 ]         interaction (RGx)
+#       + sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2 + constant
+#
+# with ``rho_x = reg (sum_y W_xy)^nu``, ``rho_y = reg (sum_x W_xy)^nu`` and ``W_xy = g_x h_y + m_xy``.
+# The coefficients of the positives are separable, so that no array of a number per interaction is stored::
+#
+#     m_xy = v_xy U_x0 V_y0 + U_x1 V_y1,     l_xy = v_xy U_x2 V_y2 + U_x3 V_y3
+#
+# Solvers see nothing of a loss but these arrays; a new loss is one class with one method.
 
 import math
 from abc import abstractmethod

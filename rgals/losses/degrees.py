@@ -9,6 +9,11 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.aligned import read_only
 
+# The `proposal` exponent by which items without interactions drop out of a loss, and their weight then: they
+# keep factors, and low scores.
+SEEN_ALONE = 1e-9
+_FEW_EMPTY = 0.25  # share of users or items without interactions up to which rules count them
+
 
 @dataclass(frozen=True)
 class Degrees:
@@ -99,6 +104,16 @@ class Degrees:
         return int(np.count_nonzero(self.user_count)), int(np.count_nonzero(self.item_count))
 
     @property
+    def counted(self) -> tuple[int, int]:
+        """Numbers of users and items that rules reckon with: where over a quarter are empty, the others."""
+        # Ids taken for positions leave most columns empty: with ten such for each item RG2 lost 8 % NDCG@10,
+        # RGX 17 (median of four sets), and iALS 31 with ten such rows for each user.
+        users, items = (
+            n if n - have <= _FEW_EMPTY * n else have for have, n in zip(self.filled, self.shape, strict=True)
+        )
+        return users, items
+
+    @property
     def cohesion(self) -> float:
         """How many times as often as by chance users who share an item share another; NaN if unknown."""
         return float("nan") if self.matrix is None else self.matrix.cohesion
@@ -129,7 +144,8 @@ class Degrees:
     def proposal(self, exponent: float) -> np.ndarray:
         """``h_y``, proportional to ``c_y^exponent`` with mean 1 over the training items."""
         items = (self.reference or self).item_sum
-        return _scaled(self.item_sum, exponent, items, np.ones(len(items)))
+        found = _scaled(self.item_sum, exponent, items, np.ones(len(items)))
+        return np.where(self.item_sum > 0, found, SEEN_ALONE) if exponent == SEEN_ALONE else found
 
 
 def power(counts: np.ndarray, exponent: float, least: float = 0.0) -> np.ndarray:

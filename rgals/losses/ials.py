@@ -1,12 +1,13 @@
 """iALS: squared loss with a separate, small weight on all pairs."""
 
+import math
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
 from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positive_terms
 from rgals.losses.degrees import Degrees
-from rgals.losses.fitted import setting
+from rgals.losses.fitted import setting, typical
 
 _LARGEST_ALPHA0 = 10.0  # of the rule, times the mean value: small dense matrices would exceed it
 
@@ -27,7 +28,8 @@ class IALS(Loss):
     alpha0 : float or "auto", default="auto"
         Weight of all pairs (their "unobserved weight"), >= 0. "auto" is ``c / (2 N alpha)`` for N items and
         users whose values sum to c in the mean, with the ``alpha`` that `RG2` would take: at the mean user
-        both losses then have the same coefficients. It is at most 10 times the mean value.
+        both losses then have the same coefficients. It is at most 10 times the mean value. Items without
+        interactions do not count in N where they are over a quarter, nor in the "auto" of ``reg``.
     proposal_exponent : float, default=0.0
         All pairs weigh ``h_y`` proportional to ``c_y^proposal_exponent`` with mean 1 (popular items count as
         stronger negatives).
@@ -67,13 +69,18 @@ class IALS(Loss):
         """Those of `RG2`, converted by comparing coefficients at the mean user (see `Loss.defaults`)."""
         found = setting(degrees, K)
         total = float(degrees.user_sum.sum()) or 1.0
-        pairs = 2.0 * max(degrees.filled[0], 1) * max(degrees.n_items, 1)
-        largest = _LARGEST_ALPHA0 * total / max(degrees.nnz, 1)
-        return {
-            "alpha0": min(total / (pairs * found.alpha), largest),
-            "item_exponent": found.item_exponent if self.alpha0 == AUTO else 0.0,
-            "reg": found.reg * 2 * found.alpha / (1 + 2 * found.alpha),
-        }
+        mean = total / max(degrees.nnz, 1)
+        pairs = 2.0 * max(degrees.filled[0], 1) * max(degrees.counted[1], 1)
+        alpha0 = min(total / (pairs * found.alpha), _LARGEST_ALPHA0 * total / max(degrees.nnz, 1))
+        reg = found.reg * 2 * found.alpha / (1 + 2 * found.alpha)
+        # Ridges grow with the number of pairs of a row, empty ones too. For the fit only the product of the
+        # ridges of both sides matters: that of typical rows shall be what it is without empty ones.
+        lengths = typical(degrees.item_count) * mean, typical(degrees.user_count) * mean
+        for length, counted, n in zip(lengths, degrees.counted, degrees.shape, strict=True):
+            if counted < n:
+                reg *= math.sqrt((length + alpha0 * counted) / (length + alpha0 * n))
+        exponent = found.item_exponent if self.alpha0 == AUTO else 0.0
+        return {"alpha0": alpha0, "item_exponent": exponent, "reg": reg}
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         zero = np.zeros(len(degrees.user_sum))

@@ -1,9 +1,10 @@
 """RG2: the squared, ranking-generalizable approximation of softmax."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Self
 
 from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, positive_terms
-from rgals.losses.degrees import Degrees
+from rgals.losses.degrees import SEEN_ALONE, Degrees
 from rgals.losses.fitted import setting
 from rgals.runtime.checks import RANGES
 
@@ -35,7 +36,9 @@ class RG2(Loss):
         Negatives per positive of the sampled form; ``None`` for the full form.
     proposal_exponent : float, default=0.0
         Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs
-        the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
+        the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion. Where
+        ``alpha`` is "auto" and over a quarter of the items have no interactions, 0 becomes 1e-9: they are
+        left out of all pairs, and N is the number of the others.
     user_exponent : float, default=0.0
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor of mean 1 over interactions.
         With a half-life, c_x and c_y are at least the mean weight of an interaction here.
@@ -74,6 +77,14 @@ class RG2(Loss):
         found = setting(degrees, K)
         exponent = found.item_exponent if self.alpha == AUTO else 0.0
         return {"alpha": found.alpha, "item_exponent": exponent, "reg": found.reg}
+
+    def resolve(self, degrees: Degrees, K: int) -> Self:
+        """See `Loss.resolve`; without a number for alpha, items without interactions may drop out."""
+        made = super().resolve(degrees, K)
+        many_empty = degrees.counted[1] < degrees.shape[1]
+        if many_empty and self.alpha == AUTO and self.proposal_exponent == 0 and self.n_negatives is None:
+            made.proposal_exponent = SEEN_ALONE
+        return made
 
     def lacks_closed_form(self) -> str | None:
         if self.alpha != 0 or self.n_negatives is not None or self.proposal_exponent != 0:

@@ -85,10 +85,8 @@ def fault(
 
 
 def on_host(X: Any, name: str = "X") -> Any:
-    """Arrays of torch, cupy and sparse as arrays of numpy or matrices of scipy; all else as it is.
-
-    None of these packages is imported: their objects are told by their attributes.
-    """
+    """Arrays of torch, cupy and sparse as arrays of numpy or matrices of scipy; all else as it is."""
+    # None of these packages is imported: their objects are told by their attributes.
     if np.ma.is_masked(X):
         raise InputError(f"{name} has masked entries; give {name}.filled(0) if these are no interactions")
     if isinstance(X, np.ndarray) or sp.issparse(X):

@@ -1,11 +1,10 @@
-"""Metrics of the top of a ranking, and those of the whole of it, one function each.
+"""Metrics of the top of a ranking, and those of the whole of it, one function each."""
 
-Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
-user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
-i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is
-the number of the user's relevant items. Those of the whole ranking take the exact number of irrelevant items
-above each relevant one.
-"""
+# Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
+# user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank i = 1,
+# 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is the
+# number of the user's relevant items. Those of the whole ranking take the exact number of irrelevant items
+# above each relevant one.
 
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,6 @@
-"""Arrays that begin on a cache line: a vector register that straddles two lines costs two accesses.
+"""Arrays that begin on a cache line: a vector register that straddles two lines costs two accesses."""
 
-Arrays of numpy begin 16 bytes after a line, so that a row of 64 float32 touches five lines instead of four.
-"""
+# Arrays of numpy begin 16 bytes after a line, so that a row of 64 float32 touches five lines instead of four.
 
 import numpy as np
 

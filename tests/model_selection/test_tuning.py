@@ -104,7 +104,12 @@ def test_default_spaces_follow_the_data(loss):
     assert few[0] > many[0] and few[1] > many[1]
     if not isinstance(loss, RG2):  # alpha of RG2 and RGX is relative to N
         name = "alpha0" if isinstance(loss, IALS) else "alpha"
-        small, large = space(1000)[name], space(40_000)[name]
+        users, items = np.repeat(np.arange(500), 40), np.arange(20_000) * 7919  # everybody has 40 items
+        small, large = (
+            default_space(loss, as_csr(sp.csr_array((np.ones(20_000), (users, items % n)), shape=(500, n))))
+            for n in (1000, 20_000)
+        )
+        small, large = small[name], large[name]
         if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
             small, large = large, small
         assert small[0] > large[0] and small[1] > large[1]

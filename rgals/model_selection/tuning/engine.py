@@ -1,7 +1,6 @@
-"""The search behind `tune`, `RGALSCV` and the command line: losses, their spaces, and which setting to take.
+"""The search behind `tune`, `RGALSCV` and the command line: losses, spaces, and which setting to take."""
 
-The best setting is then moved a little, and tried with hard negatives and with half-lives.
-"""
+# The best setting is then moved a little, and tried with hard negatives and with half-lives.
 
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,6 @@
-"""What a search prepares once: training parts, the interactions that judge them, the data of the last fit.
+"""What a search prepares once: training parts, the interactions that judge them, the data of the last fit."""
 
-And what fits and evaluations cost, in multiplications of a factorisation: budgets count these, not seconds.
-"""
+# And what fits and evaluations cost, in multiplications of a factorisation: budgets count these, not seconds.
 
 from dataclasses import dataclass, field, replace
 from typing import Any

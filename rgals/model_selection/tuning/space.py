@@ -182,6 +182,8 @@ def default_space(loss: str | Loss, X: Any) -> dict[str, Any]:
             low = float(f"{value / reach:.4g}")
             space[name] = tuple(sorted((low, low * reach * reach)))
     space |= {name: value for name, value in _EXPONENTS.items() if name in loss.get_params()}
+    if empty := getattr(loss.resolve(Degrees.of(X), ladder[0]), "proposal_exponent", 0.0):
+        space["proposal_exponent"] = empty  # where items without interactions drop out
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
 
 
