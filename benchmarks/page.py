@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import convergence
 import disk
+import empty
 import hard_negatives
 import losses
 import newton
@@ -166,6 +167,7 @@ def tables() -> dict[str, str]:
         "convergence": convergence.table(),
         "values": printed("values", "--table")[0],
         "published": "\n\n".join(printed("published", "--table")[1:]),
+        "empty": empty.table(Journal(empty.RESULTS, empty.SETTING)),
         **side_information.tables(Journal(side_information.RESULTS, side_information.SETTING)),
         **speed_tables.tables(),
     }

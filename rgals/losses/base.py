@@ -345,7 +345,7 @@ class Loss(BaseEstimator):
         Parameters of this loss by name, and ``reg`` for ``reg_exponent=1``, which must be there; by default
         ``reg`` alone, the `spectral_edge`. Searches range around all of them, also those that are no "auto".
         """
-        return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
+        return {"reg": spectral_edge(*degrees.counted, degrees.nnz)}
 
     def defaults_for(self, degrees: Degrees, K: int) -> Mapping[str, Any]:
         """`defaults`, or an error that says what they lack."""

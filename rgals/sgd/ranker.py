@@ -14,7 +14,7 @@ from rgals.matrix.weighting import AUTO, VALUES
 from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import RANGES, check_choice, check_int, or_auto
-from rgals.runtime.errors import InputTypeError, ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError, warn
 from rgals.runtime.threads import n_threads, workers
 from rgals.sgd.defaults import AUTOMATIC, setting
 from rgals.sgd.epochs import BATCH, CHECKPOINT, CHUNK, TILE, Epochs
@@ -213,7 +213,12 @@ class SGDRanker(Trained, BaseEstimator):
     _get_loss = staticmethod(get_loss)
 
     def _choose(self, matrix: CSR, priors: Any) -> dict[str, Any]:
-        left = [name for name in AUTOMATIC if getattr(self, name) == AUTO]
+        left, empty = [k for k in AUTOMATIC if getattr(self, k) == AUTO], int((matrix.col_counts == 0).sum())
+        if empty > matrix.n_cols / 2:
+            said = (
+                f"{empty:,} of {matrix.n_cols:,} columns of X have no interactions, and are negatives as all"
+            )
+            warn(f"{said}: lists are worse for it. Leave them out, as in X[:, X.sum(axis=0) > 0]")
         found = setting(self, Degrees.of(matrix)) if left else {}
         return {name: found[name] for name in left}
 
