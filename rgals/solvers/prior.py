@@ -192,8 +192,10 @@ class Prior:
         return self._factorised(self._gram())
 
     def _factorised(self, gram: np.ndarray) -> Any:
+        system = gram.copy()
+        system[np.diag_indices_from(system)] += self.reg
         try:
-            return scipy.linalg.cho_factor(gram + self.reg * np.eye(len(gram)), overwrite_a=True)
+            return scipy.linalg.cho_factor(system, overwrite_a=True)
         except ValueError as error:  # not positive definite, as reg is lost in rounding, or not finite
             raise self._not_found("by Cholesky: they are large, or collinear besides") from error
 
@@ -232,11 +234,8 @@ def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bo
         if prior is None:
             continue
         (n, d), nnz = prior.features.shape, prior.features.nnz
-        # The weights and the vectors of conjugate gradients; a block of predictions, and factors, in float64.
-        total += (
-            8 * K * (7 * d + 4 * min(n, _ROWS_AT_ONCE) + 2 * n)
-            + 56 * nnz
-            + (24 * d * d if d <= DIRECT else 0)
-        )
+        # The weights and the vectors of conjugate gradients; a block of predictions, of `settle` all factors.
+        total += 8 * K * ((6 + prior.auto) * d + 4 * min(n, _ROWS_AT_ONCE) + 2 * n * prior.auto) + 56 * nnz
+        total += 24 * d * d if d <= DIRECT else 0
         table = max(table, itemsize * K * n * apart)
     return total + table
