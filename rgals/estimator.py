@@ -88,6 +88,7 @@ class RGALS(
         Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
         ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is found in the fit, for
         each side, by what the features predict of rows left out: those that say nothing then cost nothing.
+        ``history_`` has what was found, as ``user_feature_reg`` and ``item_feature_reg``.
     user_mean : bool or "auto", default="auto"
         Whether the regularisation pulls users to the mean of all users, which is fitted with the factors,
         instead of to zero: ``sum_x rho_x |p_x - w|^2``. Users with few interactions then rank by popularity.

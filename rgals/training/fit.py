@@ -114,6 +114,8 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
         ridge = item_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
         objective = problem.constant + float(ridge) - step.decrease
         history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
+    priors = zip(("user", "item"), problem.priors, strict=True)
+    chosen |= {f"{side}_feature_reg": one.reg for side, one in priors if one and not one.mean}
     for row in history:
         row.update(chosen)
     of_users, of_items = user_side.prior, item_side.prior

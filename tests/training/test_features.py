@@ -178,6 +178,7 @@ def test_the_strength_is_chosen_once_and_kept(side, X, features, tmp_path):
     reg = state.priors[side == "item"].reg
     tried = 10.0 ** np.arange(4.5, -2.5, -0.5) * ridge[ridge > 0].mean()
     assert np.isclose(tried, reg, rtol=1e-9).sum() == 1
+    assert model.history_[0][f"{side}_feature_reg"] * ridge[ridge > 0].mean() == pytest.approx(reg)
     objectives = [row["objective"] for row in model.history_]
     assert (np.diff(objectives) < 1e-9 * objectives[0]).all()
     model.save(tmp_path / "model.npz")
