@@ -19,6 +19,7 @@ from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
 
 _SIDES = ("user", "item")
+_LAST_TRY = 3  # iteration
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,17 @@ def sides_of(problem: Problem) -> tuple[Side, Side]:
     sides = []
     for side, prior in zip(problem.plain_sides, problem.priors, strict=True):
         if prior is not None:
-            # `Prior.reg` is in units of the mean ridge until here.
-            mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
-            side = replace(side, prior=replace(prior, reg=prior.reg * mean, ridge=side.ridge))
+            known = replace(prior, ridge=side.ridge)
+            known.reg *= known.mean_ridge  # until here it is in units of the mean ridge
+            side = replace(side, prior=known)
         sides.append(side)
     return sides[0], sides[1]
 
 
-def regress(problem: Problem, side: int, prior: Prior, factors: np.ndarray) -> None:
+def regress(problem: Problem, side: int, prior: Prior, factors: np.ndarray, iteration: int) -> None:
     """The weights of the features of users (side 0) or items; first, if still to be done, their ``reg``."""
-    if prior.auto:
+    # Factors of the first iterations are coarse: what they do not tell the next may.
+    if prior.auto and iteration <= _LAST_TRY:
         prior.settle(factors, problem.priors[side])
     prior.regress(factors)
 
@@ -144,13 +146,13 @@ class ALS:
             self._items = step.factors
             penalty = backend.ridge(self._items, item_side.ridge)
             if item_side.prior is not None:
-                regress(problem, 1, item_side.prior, self._items)
+                regress(problem, 1, item_side.prior, self._items, iteration)
                 penalty -= item_side.prior.explained()
                 item_side.prior.fill(self._items, problem.items.row_counts)
             what = "user"
             prior = user_side.prior
             if prior is not None and (iteration > 1 or prior.mean):  # the start says nothing about features
-                regress(problem, 0, prior, self._users)
+                regress(problem, 0, prior, self._users, iteration)
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
             if item_side.prior is not None:
                 item_side.prior.turn(step.turned)
@@ -172,8 +174,8 @@ class ALS:
         found = {"user_factors": self.user_factors(), "item_factors": self.backend.download(self._items)}
         if (prior := self._item_side.prior) is not None:  # those of users are computed from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
-        chosen = {s: p.reg for s, p in zip(_SIDES, self.problem.priors, strict=True) if p and not p.auto}
-        return found | {f"{side}_feature_reg": np.array([reg]) for side, reg in chosen.items()}
+        regs = {s: p.reg for s, p in zip(_SIDES, self.problem.priors, strict=True) if p is not None}
+        return found | {f"{side}_feature_reg": np.array([reg]) for side, reg in regs.items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a `state`."""

@@ -24,7 +24,12 @@ DIRECT = 4096  # up to so many features the normal equations are factorised: 128
 _STEPS, _TOLERANCE = 2000, 1e-10  # of conjugate gradients, for more features
 # Of `Prior.settle`: what it tries as ``reg``, in mean ridges; parts of the rows; up to how many features it
 # factorises; the tolerance beyond; what the best is divided by, as factors become clearer after that.
-_TRIED, _PARTS, _SMALL, _ROUGHLY, _CLEARER = 10.0 ** np.arange(5, -2, -0.5), 3, 1024, 1e-3, 10**0.5
+_TRIED, _PARTS, _SMALL, _ROUGHLY, _CLEARER = 10.0 ** np.arange(5, -1, -0.5), 3, 1024, 1e-3, 10**0.5
+# The rise of the error that ends its search. With a constant or another strong column among them, the error
+# rises a little before features that say something lower it.
+_RISEN = 1.05
+_FEW = 30  # rows of which nothing can be told: ``reg`` is the mean ridge
+NOTHING = float(_TRIED[0] / _CLEARER)  # ``reg`` where features say nothing beyond chance
 _ROWS_AT_ONCE = 1 << 12  # rows of predictions that a thread holds at once
 
 
@@ -37,7 +42,7 @@ class Prior:
     ridge: np.ndarray | None = None  # of the rows; a row of ridge 0 does not count in the regression
     weights: np.ndarray | None = None  # (n_features, K), in the basis of the factors; None: zero
     mean: bool = False  # made by `mean_prior`
-    auto: bool = False  # `settle` is still to choose `reg`, which is the mean ridge until then
+    auto: bool = False  # `settle` is still to choose `reg`
     #: The right side of the last regression's ``(F^T diag(ridge) F + reg) W = F^T diag(ridge) Q``.
     _moments: np.ndarray | None = field(default=None, init=False)
 
@@ -108,34 +113,52 @@ class Prior:
         # noise; ``reg`` is then so large that the fit is that without features.
         assert self.ridge is not None
         known = np.flatnonzero(self.ridge)
-        ridge, features, targets = self.ridge[known], self.features[known], factors[known].astype(np.float64)
+        if len(known) < _FEW:
+            return self.take(1.0, given)
+        errors = self._left_out(known, factors[known].astype(np.float64))
+        total = errors.sum(axis=1)
+        if best := int(total.argmin()):
+            gain = errors[0] - errors[best]
+            if gain.sum() > 2 * np.linalg.norm(gain):  # two standard errors: less may be chance
+                # With less than all parts found weights with, the regression may not find them.
+                least = _TRIED[np.isfinite(total)].min()
+                return self.take(float(max(_TRIED[best] / _CLEARER, least)), given)
+        self.take(NOTHING, given)
+
+    def _left_out(self, known: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Errors (tried, rows) of the ``known`` rows, predicted by those of other parts; inf: not made."""
+        ridge: Any = self.ridge
+        ridge, features = ridge[known], self.features[known]
+        errors = np.full((len(_TRIED), len(known)), np.inf)
         targets -= np.average(targets, axis=0, weights=ridge)  # what all share is no merit of the features
-        part = np.random.default_rng(0).integers(_PARTS, size=len(known))
-        found = []
+        # Two numbers as a seed: a single one is often that of the data, whose groups would be the parts.
+        part = np.random.default_rng([0, 1]).integers(_PARTS, size=len(known))
         for left in range(_PARTS):
             fit, rest = part != left, part == left
-            made = Prior(features[fit], self.reg, ridge[fit])
+            made = Prior(features[fit], 0.0, ridge[fit])
             right = made.features.T @ (ridge[fit, None] * targets[fit])
             gram = made._gram() if len(right) <= _SMALL else None
-            weights, least = np.zeros_like(right), np.inf
-            for tried in _TRIED:
-                made.reg = tried * self.reg
-                if gram is None:
-                    weights = made._iterate(right, weights, _ROUGHLY)
-                else:
-                    weights = scipy.linalg.cho_solve(made._factorised(gram), right, check_finite=False)
-                wrong = targets[rest] - features[rest] @ weights
-                error = ridge[rest] @ np.einsum("ij,ij->i", wrong, wrong)
-                if error >= least:
+            weights = np.zeros_like(right)
+            for at, tried in enumerate(_TRIED):
+                made.reg = tried * self.mean_ridge
+                try:
+                    if gram is None:
+                        weights = made._iterate(right, weights, _ROUGHLY)
+                    else:
+                        weights = scipy.linalg.cho_solve(made._factorised(gram), right, check_finite=False)
+                except NumericalError:  # nor are they found with less
                     break
-                least, best = error, tried
-            found.append(best)
-        self.take(float(np.median(found)) / _CLEARER, given)
+                wrong = targets[rest] - features[rest] @ weights
+                errors[at, rest] = ridge[rest] * np.einsum("ij,ij->i", wrong, wrong)
+                if errors[at, rest].sum() > _RISEN * errors[:, rest].sum(axis=1).min():
+                    break
+        return errors
 
     def take(self, reg: float, given: "Prior") -> None:
-        """Take what `settle` chose, in mean ridges."""
-        self.reg, given.reg = self.reg * reg, reg
-        self.auto = given.auto = False
+        """Take what `settle` found, in mean ridges; `NOTHING` may be followed by more."""
+        self.reg, given.reg = reg * self.mean_ridge, reg
+        self.auto = given.auto = reg == NOTHING
+        vars(self).pop("_factor", None)  # that of another strength
 
     def state(self) -> dict[str, np.ndarray]:
         """The result of the last regression, as a checkpoint stores it."""
@@ -174,6 +197,12 @@ class Prior:
         """What the regression took from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``."""
         assert self.weights is not None and self._moments is not None
         return float(np.sum(self.weights * self._moments))
+
+    @property
+    def mean_ridge(self) -> float:
+        """The unit of `feature_reg`."""
+        ridge: Any = self.ridge
+        return float(ridge[ridge > 0].mean()) if ridge.any() else 0.0
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Any, Any]]:
@@ -234,8 +263,9 @@ def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bo
         if prior is None:
             continue
         (n, d), nnz = prior.features.shape, prior.features.nnz
-        # The weights and the vectors of conjugate gradients; a block of predictions, of `settle` all factors.
-        total += 8 * K * ((6 + prior.auto) * d + 4 * min(n, _ROWS_AT_ONCE) + 2 * n * prior.auto) + 56 * nnz
-        total += 24 * d * d if d <= DIRECT else 0
+        # The weights and the vectors of conjugate gradients; a block of predictions; of `settle` all factors,
+        # parts of them, and errors. All in float64.
+        total += 8 * K * (6 * d + 4 * min(n, _ROWS_AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
+        total += 8 * (K * (d + 2 * n) + len(_TRIED) * n) if prior.auto else 0
         table = max(table, itemsize * K * n * apart)
     return total + table

@@ -91,12 +91,12 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
             backend = exact_backend(model)  # a new one, without the iterations' plans and rows
         user_side, item_side = sides_of(problem)
         if item_side.prior is not None:
-            regress(problem, 1, item_side.prior, items)
+            regress(problem, 1, item_side.prior, items, len(history))
             item_side.prior.fill(items, problem.items.row_counts)
             factors["item_factors"] = with_scale(items, item_scale)
         if user_side.prior is not None:
             # Popped, so that they are freed before the half-step allocates new ones.
-            regress(problem, 0, user_side.prior, factors.pop("user_factors"))
+            regress(problem, 0, user_side.prior, factors.pop("user_factors"), len(history))
         rows, side, numbers = problem.users, user_side, None
         if hard is None:
             step = backend.half_step(rows, items, side)
@@ -214,7 +214,7 @@ def served(
     """User factors as a fit with hard negatives would publish them if it ended with this iteration."""
     side, items = sides_of(problem)[0], without_scale(now.item_factors, item_scale)
     if side.prior is not None:
-        regress(problem, 0, side.prior, now.user_factors)
+        regress(problem, 0, side.prior, now.user_factors, now.iteration)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
     return fold_in(problem.users, items, side, problem.coefficients, hard, backend, model.n_jobs)
 
