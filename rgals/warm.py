@@ -1,7 +1,6 @@
-"""Compiling kernels ahead of time, in parallel processes: numba compiles one function at a time in each.
+"""Compiling kernels ahead of time, in parallel processes: numba compiles one function at a time in each."""
 
-The processes are plain commands; `multiprocessing` would need semaphores and an importable main module.
-"""
+# The processes are plain commands; `multiprocessing` would need semaphores and an importable main module.
 
 import hashlib
 import json
@@ -137,10 +136,8 @@ def _work() -> None:
 
 
 def compile_once(folder: Path, patience: float | None = None) -> None:
-    """From now on, compile a function only while no other process does, by a lock file in this folder.
-
-    The other one waits, for at most ``patience`` seconds, and then finds the function in the cache.
-    """
+    """From now on, compile a function only while no other process does, by a lock file in this folder."""
+    # The other one waits, for at most ``patience`` seconds, and then finds the function in the cache.
     folder.mkdir(exist_ok=True)
     compile_here, load_here = Dispatcher.compile, library.load
 

@@ -1,7 +1,6 @@
-"""Interactions in any form that a caller may give them, as a matrix with the ids of its rows and columns.
+"""Interactions in any form that a caller may give them, as a matrix with the ids of its rows and columns."""
 
-A table of users and items becomes a matrix with ids; it is never mistaken for a matrix of numbers.
-"""
+# A table of users and items becomes a matrix with ids; it is never mistaken for a matrix of numbers.
 
 import os
 import re

@@ -1,7 +1,6 @@
-"""The public data sets that `fetch` knows: their addresses, terms and parsers.
+"""The public data sets that `fetch` knows: their addresses, terms and parsers."""
 
-`parse` returns `Columns`; what it cannot read is a `FileFormatError` that names the line.
-"""
+# `parse` returns `Columns`; what it cannot read is a `FileFormatError` that names the line.
 
 import ast
 import re

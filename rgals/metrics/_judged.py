@@ -212,10 +212,8 @@ _PARAMETERS = {
 
 
 def documented(returns: str, *imports: str, **own: str) -> Callable[[_Metric], _Metric]:
-    """Complete a docstring: Parameters and Returns, then its own sections, then its example under a heading.
-
-    ``own``: parameters that are not those of the table; ``imports``: of the example.
-    """
+    """Complete a docstring: Parameters and Returns, then its own sections, then its example, headed."""
+    # ``own``: parameters that are not those of the table; ``imports``: of the example.
 
     def complete(metric: _Metric) -> _Metric:
         parameters = ""

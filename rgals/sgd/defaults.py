@@ -17,21 +17,19 @@ _EPOCHS_TO_STOP_EARLY = 10  # times the epochs of a fit without early stopping
 
 
 def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
-    """Good settings for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto".
-
-    With M users who have n interactions, and ``reg`` of the rule of RG2 for this K
-    (`rgals.losses.fitted.setting`)::
-
-                        over the catalogue      sampled                 lists
-        batch_size      M / 100, 32 to 512      1024                    64
-        n_epochs        20                      500 M / n, 8 to 20      20
-        lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
-                                                LLPAUC: 0.01
-        n_negatives                             25 (UIB: 5)             10
-        temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of 20 to 700 items (dot: 1);
-                        sparsemax: 15 sqrt(n / M)
-        offset          0; binary cross-entropy: log N, or log n_negatives of cosines
-    """
+    """Good settings for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto"."""
+    # With M users who have n interactions, and ``reg`` of the rule of RG2 for this K
+    # (`rgals.losses.fitted.setting`)::
+    #
+    #                     over the catalogue      sampled                 lists
+    #     batch_size      M / 100, 32 to 512      1024                    64
+    #     n_epochs        20                      500 M / n, 8 to 20      20
+    #     lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
+    #                                             LLPAUC: 0.01
+    #     n_negatives                             25 (UIB: 5)             10
+    #     temperature     (0.12 + 0.4 reg) f^-0.25, f being 1, or N / 700 of 20 to 700 items (dot: 1);
+    #                     sparsemax: 15 sqrt(n / M)
+    #     offset          0; binary cross-entropy: log N, or log n_negatives of cosines
     loss = get_loss(model.loss)
     score = model.score
     if score == AUTO:
