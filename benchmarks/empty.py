@@ -1,7 +1,7 @@
 """What empty rows and columns cost plain defaults: `python benchmarks/empty.py`.
 
-A fifth of every user's interactions is hidden. The rest is fitted twice, as it is and with so many empty rows
-or columns for each of its own, as where ids are taken for row and column numbers; NDCG@10 of both, K=64.
+A fifth of every user's interactions is hidden. The rest is fitted as it is, and with ten empty rows,
+columns or both for each of its own, as where ids are taken for row and column numbers; NDCG@10 of each, K=64.
 Lines go to ``empty_results.jsonl`` beside this file and are not measured again.
 """
 

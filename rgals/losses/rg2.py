@@ -37,8 +37,8 @@ class RG2(Loss):
     proposal_exponent : float, default=0.0
         Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs
         the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion. Where
-        ``alpha`` is "auto" and over a quarter of the items have no interactions, 0 becomes 1e-9: they are
-        left out of all pairs, and N is the number of the others.
+        ``alpha`` is "auto", ``n_negatives`` None and over a quarter of the items have no interactions, 0
+        becomes 1e-9: they are left out of all pairs, and N is the number of the others.
     user_exponent : float, default=0.0
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor of mean 1 over interactions.
         With a half-life, c_x and c_y are at least the mean weight of an interaction here.

@@ -212,6 +212,8 @@ class Fitted:
         ------
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
+        ParameterError
+            ``loss`` is not a class of a loss.
         """
         computes = hasattr(loss, "coefficients") or hasattr(loss, "value_and_grad")
         if loss is not None and not (isinstance(loss, type) and computes):

@@ -213,12 +213,11 @@ class SGDRanker(Trained, BaseEstimator):
     _get_loss = staticmethod(get_loss)
 
     def _choose(self, matrix: CSR, priors: Any) -> dict[str, Any]:
-        left, empty = [k for k in AUTOMATIC if getattr(self, k) == AUTO], int((matrix.col_counts == 0).sum())
+        empty = int((matrix.col_counts == 0).sum())
         if empty > matrix.n_cols / 2:
-            said = (
-                f"{empty:,} of {matrix.n_cols:,} columns of X have no interactions, and are negatives as all"
-            )
+            said = f"{empty:,} of {matrix.n_cols:,} columns of X have no interactions, but count as negatives"
             warn(f"{said}: lists are worse for it. Leave them out, as in X[:, X.sum(axis=0) > 0]")
+        left = [name for name in AUTOMATIC if getattr(self, name) == AUTO]
         found = setting(self, Degrees.of(matrix)) if left else {}
         return {name: found[name] for name in left}
 
