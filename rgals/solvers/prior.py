@@ -264,8 +264,8 @@ def prior_bytes(priors: tuple[Any, Any], K: int, itemsize: int, tables: tuple[bo
             continue
         (n, d), nnz = prior.features.shape, prior.features.nnz
         # The weights and the vectors of conjugate gradients; a block of predictions; of `settle` all factors,
-        # parts of them, and errors. All in float64.
+        # parts of them, errors, and what an earlier regression keeps meanwhile. All in float64.
         total += 8 * K * (6 * d + 4 * min(n, _ROWS_AT_ONCE)) + 56 * nnz + (24 * d * d if d <= DIRECT else 0)
-        total += 8 * (K * (d + 2 * n) + len(_TRIED) * n) if prior.auto else 0
+        total += 8 * (K * (3 * d + 2 * n) + len(_TRIED) * n) + 28 * nnz if prior.auto else 0
         table = max(table, itemsize * K * n * apart)
     return total + table
