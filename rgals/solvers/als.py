@@ -15,7 +15,7 @@ from rgals.runtime.errors import NumericalError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
-from rgals.solvers.prior import Prior
+from rgals.solvers.prior import NOTHING, Prior
 from rgals.solvers.readout import with_scale
 
 _SIDES = ("user", "item")
@@ -174,8 +174,10 @@ class ALS:
         found = {"user_factors": self.user_factors(), "item_factors": self.backend.download(self._items)}
         if (prior := self._item_side.prior) is not None:  # those of users are computed from their factors
             found |= {f"item_{name}": array for name, array in prior.state().items()}
-        regs = {s: p.reg for s, p in zip(_SIDES, self.problem.priors, strict=True) if p is not None}
-        return found | {f"{side}_feature_reg": np.array([reg]) for side, reg in regs.items()}
+        for side, given in zip(_SIDES, self.problem.priors, strict=True):
+            if given is not None and (not given.auto or given.reg == NOTHING):  # else none was found yet
+                found[f"{side}_feature_reg"] = np.array([given.reg])
+        return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a `state`."""
@@ -183,9 +185,8 @@ class ALS:
         if (prior := self._item_side.prior) is not None:
             prior.restore(state.get("item_weights"), state.get("item_moments"))
             prior.turn(None if (basis := state.get("item_basis")) is None else basis.T)
-        for name, side, given in zip(
-            _SIDES, (self._user_side, self._item_side), self.problem.priors, strict=True
-        ):
+        sides = zip(_SIDES, (self._user_side, self._item_side), self.problem.priors, strict=True)
+        for name, side, given in sides:
             if given and given.auto and (reg := state.get(f"{name}_feature_reg")) is not None:
                 side.prior.take(float(reg[0]), given)
 

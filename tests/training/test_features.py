@@ -339,7 +339,8 @@ def test_what_does_not_go_with_features_is_refused(X, features, tmp_path):
 @pytest.mark.parametrize(
     "how", [{}, {"early_stopping": True, "patience": 3}, {"loss": "rgx", "dtype": "float64"}]
 )
-def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, rng, tmp_path):
+@pytest.mark.parametrize("when", [2, 3])
+def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, when, rng, tmp_path):
     users, items = rng.integers(4, size=120), rng.integers(4, size=80)
     X, features = (
         grouped(items, rng, users),
@@ -352,7 +353,7 @@ def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, rng, 
     assert len(found) == len(sides) and max(found) < 1000, "the features say something"
 
     def interrupt(now):
-        if now.iteration == 3:
+        if now.iteration == when:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -365,6 +366,22 @@ def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, rng, 
     assert clone(model).fit(X, **told, checkpoint=tmp_path).fingerprint() == whole.fingerprint()
     other = clone(model).fit(X, **{**told, sides[0]: features[sides[0]] * 2.0})
     assert other.fingerprint() != whole.fingerprint(), "the features count"
+
+
+def test_a_checkpoint_of_before_the_strength_was_found_leaves_it_to_be_found(X, rng, tmp_path):
+    """That of users is found in iteration 2; a fit that was ended before took the mean ridge for good."""
+    model = RGALS(K=6, n_iter=6, random_state=0)
+    told = {"user_features": rng.standard_normal((X.shape[0], 5))}
+
+    def interrupt(now):
+        if now.iteration == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
+    whole, resumed = clone(model).fit(X, **told), clone(model).fit(X, **told, checkpoint=tmp_path)
+    assert whole.history_[0]["user_feature_reg"] != 1
+    assert resumed.fingerprint() == whole.fingerprint()
 
 
 def test_a_checkpoint_without_the_weights_of_its_features_is_damaged(X, features, tmp_path):
