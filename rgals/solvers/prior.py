@@ -39,7 +39,7 @@ class Prior:
 
     features: sp.csr_array  # (n_rows, n_features), float64
     reg: float
-    ridge: np.ndarray | None = None  # of the rows; a row of ridge 0 does not count in the regression
+    ridge: Any = None  # of the rows, (n_rows,), in a fit; a row of ridge 0 does not count in the regression
     weights: np.ndarray | None = None  # (n_features, K), in the basis of the factors; None: zero
     mean: bool = False  # made by `mean_prior`
     auto: bool = False  # `settle` is still to choose `reg`
@@ -95,7 +95,6 @@ class Prior:
 
     def regress(self, factors: np.ndarray) -> None:
         """Set the weights to those that minimise the regularisation; ``factors`` may be in any basis."""
-        assert self.ridge is not None
         right = np.zeros((self.features.shape[1], factors.shape[1]))
         for part, _, pulls in self._blocks:
             right += pulls @ factors[part].astype(np.float64)
@@ -111,7 +110,6 @@ class Prior:
         """Choose `reg` by what the regression predicts of rows left out; ``given`` has it in mean ridges."""
         # Features that say nothing, of which there are always some, would pull rows with few interactions to
         # noise; ``reg`` is then so large that the fit is that without features.
-        assert self.ridge is not None
         known = np.flatnonzero(self.ridge)
         if len(known) < _FEW:
             return self.take(1.0, given)
@@ -127,8 +125,7 @@ class Prior:
 
     def _left_out(self, known: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Errors (tried, rows) of the ``known`` rows, predicted by those of other parts; inf: not made."""
-        ridge: Any = self.ridge
-        ridge, features = ridge[known], self.features[known]
+        ridge, features = self.ridge[known], self.features[known]
         errors = np.full((len(_TRIED), len(known)), np.inf)
         targets -= np.average(targets, axis=0, weights=ridge)  # what all share is no merit of the features
         # Two numbers as a seed: a single one is often that of the data, whose groups would be the parts.
@@ -201,8 +198,7 @@ class Prior:
     @property
     def mean_ridge(self) -> float:
         """The unit of `feature_reg`."""
-        ridge: Any = self.ridge
-        return float(ridge[ridge > 0].mean()) if ridge.any() else 0.0
+        return float(self.ridge[self.ridge > 0].mean()) if self.ridge.any() else 0.0
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Any, Any]]:
@@ -232,10 +228,9 @@ class Prior:
         self, right: np.ndarray, start: np.ndarray | None = None, tolerance: float = _TOLERANCE
     ) -> np.ndarray:
         """Solve by conjugate gradients, all columns as one system, preconditioned by the diagonal."""
-        ridge: Any = self.ridge
-        diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
+        diagonal = (self.features.power(2).T @ self.ridge + self.reg)[:, None]
         operator = partial(LinearOperator, (right.size, right.size), dtype=right.dtype)
-        system = operator(matvec=lambda weights: self._image(weights.reshape(right.shape), ridge).ravel())
+        system = operator(matvec=lambda W: self._image(W.reshape(right.shape), self.ridge).ravel())
         inverse = operator(matvec=lambda rest: (rest.reshape(right.shape) / diagonal).ravel())
         first = None if start is None else start.ravel()
         found, failed = cg(system, right.ravel(), first, rtol=tolerance, maxiter=_STEPS, M=inverse)
