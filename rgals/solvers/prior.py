@@ -113,9 +113,17 @@ class Prior:
         known = np.flatnonzero(self.ridge)
         if len(known) < _FEW:
             return self.take(1.0, given)
-        errors = self._left_out(known, factors[known].astype(np.float64))
-        total = errors.sum(axis=1)
-        if best := int(total.argmin()):
+        targets, errors = factors[known].astype(np.float64), np.full((len(_TRIED), len(known)), np.inf)
+        # What all rows share is no merit of the features.
+        targets -= np.average(targets, axis=0, weights=self.ridge[known])
+        # Whole powers of ten first, where each costs a factorisation; iterations begin at the one before.
+        step = 1 + (self.features.shape[1] <= _SMALL)
+        self._left_out(known, targets, errors, range(0, len(_TRIED), step))
+        if best := int(errors.sum(axis=1).argmin()):
+            if step == 2:
+                self._left_out(known, targets, errors, range(best - 1, min(best + 2, len(_TRIED)), 2))
+            total = errors.sum(axis=1)
+            best = int(total.argmin())
             gain = errors[0] - errors[best]
             if gain.sum() > 2 * np.linalg.norm(gain):  # two standard errors: less may be chance
                 # With less than all parts found weights with, the regression may not find them.
@@ -123,11 +131,9 @@ class Prior:
                 return self.take(float(max(_TRIED[best] / _CLEARER, least)), given)
         self.take(NOTHING, given)
 
-    def _left_out(self, known: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Errors (tried, rows) of the ``known`` rows, predicted by those of other parts; inf: not made."""
+    def _left_out(self, known: np.ndarray, targets: np.ndarray, errors: np.ndarray, some: range) -> None:
+        """Set ``errors`` (tried, rows) of ``known`` rows, predicted by those of other parts, for ``some``."""
         ridge, features = self.ridge[known], self.features[known]
-        errors = np.full((len(_TRIED), len(known)), np.inf)
-        targets -= np.average(targets, axis=0, weights=ridge)  # what all share is no merit of the features
         # Two numbers as a seed: a single one is often that of the data, whose groups would be the parts.
         part = np.random.default_rng([0, 1]).integers(_PARTS, size=len(known))
         for left in range(_PARTS):
@@ -136,8 +142,8 @@ class Prior:
             right = made.features.T @ (ridge[fit, None] * targets[fit])
             gram = made._gram() if len(right) <= _SMALL else None
             weights = np.zeros_like(right)
-            for at, tried in enumerate(_TRIED):
-                made.reg = tried * self.mean_ridge
+            for at in some:
+                made.reg = _TRIED[at] * self.mean_ridge
                 try:
                     if gram is None:
                         weights = made._iterate(right, weights, _ROUGHLY)
@@ -149,7 +155,6 @@ class Prior:
                 errors[at, rest] = ridge[rest] * np.einsum("ij,ij->i", wrong, wrong)
                 if errors[at, rest].sum() > _RISEN * errors[:, rest].sum(axis=1).min():
                     break
-        return errors
 
     def take(self, reg: float, given: "Prior") -> None:
         """Take what `settle` found, in mean ridges; `NOTHING` may be followed by more."""
