@@ -153,7 +153,7 @@ class Prior:
                     break
                 wrong = targets[rest] - features[rest] @ weights
                 errors[at, rest] = ridge[rest] * np.einsum("ij,ij->i", wrong, wrong)
-                if errors[at, rest].sum() > _RISEN * errors[:, rest].sum(axis=1).min():
+                if errors[at, rest].sum() > _RISEN * errors[: at + 1, rest].sum(axis=1).min():
                     break
 
     def take(self, reg: float, given: "Prior") -> None:

@@ -190,6 +190,23 @@ def test_weights_that_are_not_found_with_a_small_strength_leave_the_larger_ones(
     assert model.history_[0]["item_feature_reg"] >= 1 and np.isfinite(model.item_factors_).all()
 
 
+def test_whole_powers_first_find_what_all_strengths_would(rng, monkeypatch):
+    """By iterations all are tried, from the strongest on."""
+    found = []
+    for noise in (0.03, 0.3, 1.0, 3.0, 10.0):
+        told = sp.csr_array(rng.standard_normal((300, 5)))
+        factors = told @ rng.standard_normal((5, 4)) + noise * rng.standard_normal((300, 4))
+        both = []
+        for small in (1024, 0):
+            monkeypatch.setattr(prior_module, "_SMALL", small)
+            given = Prior(told, 1.0, np.ones(300), auto=True)
+            given.settle(factors, given)
+            both.append(given.reg)
+        assert both[0] == both[1]
+        found.append(both[0])
+    assert len(set(found)) > 2
+
+
 def test_of_too_few_rows_nothing_is_told_and_the_strength_is_the_mean_ridge(rng):
     """Toy data, on which chance decides, keep what their features say."""
     F, Q = rng.standard_normal((40, 3)), rng.standard_normal((40, 4))
