@@ -1,6 +1,7 @@
 """Features of users or items, given as a matrix or a frame: a matrix in the rows of the interactions."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -34,9 +35,11 @@ def read_features(
         table = {each: column_at(given, k) for k, each in enumerate(names)}
         of_ids = _column_of_ids(table, label, ids, encoding)
         labels = labels if of_ids is None else np.asarray(table.pop(of_ids))
-        if labels is None and ids is not None and label in in_index:
-            raise InputError(problem)
-        columns = {each: _plain(column) for each, column in table.items()}
+        if labels is None and ids is not None:
+            if label in in_index:
+                raise InputError(problem)
+            _refuse_ids(table, getattr(given, "index", None), ids, f"{label}s", name)
+        columns = {each: _plain(column, f"{name}: column {each!r}") for each, column in table.items()}
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
     else:
@@ -72,12 +75,30 @@ def _column_of_ids(table: Mapping[str, Any], label: str, ids: Any, encoding: Enc
     found = [key for key in (label, f"{label}_id", f"{label}Id") if key in table]
     # A feature may have such a name, too (the artists of songs). In a fit, ids are known from the
     # interactions; later, a column that was encoded in the fit is a feature.
-    told, known = {column["name"] for column in encoding or ()}, set(() if ids is None else ids.tolist())
+    # Compared as texts: ids of another type are refused later.
+    told, known = {column["name"] for column in encoding or ()}, _texts(() if ids is None else ids)
     for key in [key for key in table if len(key) > 1 and role_of(key) == label]:
-        each = {*np.asarray(table[key]).tolist()}
+        each = _texts(table[key])
         if key not in told and len(each) == len(table[key]) and (encoding is not None or each & known):
             found.append(key)
     return found[0] if found else None
+
+
+def _texts(labels: Any) -> set[str]:
+    return {*map(str, np.asarray(labels).tolist())}
+
+
+def _refuse_ids(table: Mapping[str, Any], index: Any, ids: np.ndarray, what: str, name: str) -> None:
+    """Raise if rows that would be taken in the order of ``ids`` have ids of their own."""
+    known = _texts(ids)
+    # Numbers from 0 say nothing, nor do labels in the order of the ids.
+    bare = index is None or hasattr(index, "step") or np.array_equal(np.asarray(index), ids)
+    for place, labels in (*table.items(), *([] if bare else [("", index)])):
+        found = _texts(labels)
+        if len(found) == len(labels) < 2 * len(found & known):
+            where, call = (f"column {place!r}", "call it") if place else ("the index", "make it the column")
+            order = f"or give ({what[:-1]}_ids, {name}) if its rows have the order of these ids"
+            raise InputError(f"{name}: {where} looks like ids of {what}; {call} {what[:-1]!r}, {order}")
 
 
 def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
@@ -97,7 +118,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     return found
 
 
-def _plain(column: Any) -> np.ndarray:
+def _plain(column: Any, where: str) -> np.ndarray:
     """A column as numbers or as texts; numeric categories are texts, what is missing in any package "nan"."""
     values, kind = np.asarray(column), str(getattr(column, "dtype", getattr(column, "type", "")))
     if kind.startswith(("category", "dictionary")) and values.dtype.kind in "iuf":  # float: some are missing
@@ -106,8 +127,10 @@ def _plain(column: Any) -> np.ndarray:
         values = values.astype("M8[D]" if values.dtype == "M8[D]" else "M8[us]").astype(object)
     if values.dtype != object:
         return values
-    if all(isinstance(value, Real) and not isinstance(value, bool) for value in values):
+    if all(isinstance(value, Real | Decimal) and not isinstance(value, bool) for value in values):
         return values.astype(np.float64)
+    if any(isinstance(value, list | np.ndarray) for value in values):
+        raise InputTypeError(f"{where} holds lists; sklearn.preprocessing.MultiLabelBinarizer encodes them")
     return np.array(["nan" if str(v) in ("None", "NaT", "<NA>") else str(v) for v in values], object)
 
 

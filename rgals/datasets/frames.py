@@ -36,7 +36,8 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
         if hasattr(column, "dictionary_encode"):  # arrow
             known, parts = numbering(), getattr(column, "chunks", [column])
             return sort_codes(np.concatenate([codes_of(part, known) for part in parts]), list(known))
-        if hasattr(column, "factorize") and getattr(column.dtype, "isnative", True):  # pandas
+        # pandas; categories say 0, an array of the other byte order, which it cannot number, says False.
+        if hasattr(column, "factorize") and getattr(column.dtype, "isnative", True) is not False:
             return sort_codes(*column.factorize())
         zoned = getattr(getattr(column, "dtype", None), "time_zone", None)  # polars: to_numpy drops zones
         plain = hasattr(column, "to_numpy") and zoned is None

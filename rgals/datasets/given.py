@@ -19,6 +19,7 @@ from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
 _ALIASES = {"time": "timestamp", "rating": "value"}  # other names of roles in ``columns``
+_RISING = 10  # fewer rows may rise by chance
 _TABLE = range(2, 5)  # numbers of columns with which a table may be users, items, values and times
 _READ = "rgals.datasets.read_interactions"
 _KINDS = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "decimal": "f"}
@@ -300,9 +301,12 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         raise InputError(problem)
     few = len(names) in _TABLE and not _is_sparse(frame)
     ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame))))
-    if numeric and not roles and not ids:
+    plain = numeric and not roles and not ids
+    if plain and not _rises(np.asarray(column_at(frame, 0) if len(names) > 1 else ())):
         return True
-    if ids and not roles:
+    if plain:
+        why = f"the column {names[0]!r} of {name} rises from row to row, like ids of users"
+    elif ids and not roles:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
         role, (column, *_) = next(iter(roles.items()))
@@ -314,8 +318,16 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if columns is ...:
         named, whole = "", f"scipy.sparse.csr_array({name}.to_numpy())"
     line = f"give {named}{_READ}({name}, user={user}, item={item}), if each row is an interaction"
+    line = f"leave it out, as {name}.set_index({names[0]!r}) does" if plain else line
     matrix = f"; {whole} if each row is a user and each column an item" if numeric else ""
     raise InputError(f"{why}; {line}{matrix}")
+
+
+def _rises(column: np.ndarray) -> bool:
+    """Whether a column holds whole numbers that rise from row to row: an index that was read as a column."""
+    if len(column) < _RISING or column.dtype.kind not in "iuf":
+        return False
+    return bool((column[1:] > column[:-1]).all() and (column == np.rint(column)).all())
 
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:

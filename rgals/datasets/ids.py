@@ -20,7 +20,7 @@ from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 _KINDS = {"i": "integers", "u": "integers", "U": "text"}
 LABELS = 1 << 13  # labels per part in which arrays are written
-PLAIN = r"0|-?[1-9][0-9]{0,17}"  # texts that are read as integers
+PLAIN = r"0|-?(?:[1-9][0-9]{0,17}|[1-8][0-9]{18})"  # texts that are read as integers, all of 64 bits
 is_plain_int = re.compile(PLAIN).fullmatch
 Names = Callable[[int, int], np.ndarray]  # (start, stop) -> labels [start, stop)
 Parts = tuple[str, tuple[int, ...], Any, Iterable[np.ndarray]]  # an array: name, shape, dtype, its parts

@@ -74,7 +74,7 @@ def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Jud
 def as_lists(ranked: Any, k: int | None = None) -> np.ndarray:
     """The first ``k`` items of lists, as an array of two dimensions."""
     try:
-        ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
+        ids = np.asarray(getattr(ranked, "ids", ranked))  # also of `recommend`
     except ValueError:
         raise ShapeError("ranked holds lists of several lengths; fill the shorter ones up with -1") from None
     if ids.ndim != 2:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import beside, given, left_out
+from rgals.datasets.given import beside, given, left_out, no_ids
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
@@ -155,6 +155,10 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
         matrix = left_out("train", *beside(known, users, items, "train"), "the model does not know")
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     own = getattr(state, "seen", None)
+    if own is not None and state.item_ids is None and known is not None and known.labelled:
+        # Ids in their order are the rows and columns of the fit if the interactions are those of the fit.
+        if not (np.array_equal(seen.indptr, own.indptr) and np.array_equal(seen.indices, own.indices)):
+            raise no_ids("train")
     history, popular = seen if own is None else own, None
     needs = getattr(model, "_needs_history", True)
     if cold == "popular":

@@ -53,7 +53,7 @@ class Checkpoint:
     The file holds the factors, the iteration, the history, the seed that the random state gave, loss and
     parameters, and fingerprints (SHA-256) of the matrix, features and validation. Resuming with anything
     else is refused with `CheckpointError`; only ``n_iter``, which may grow, ``n_jobs`` and ``verbose``, which
-    change no bit, are free. What a callback remembers is not stored.
+    change no bit, are free. What a callback remembers is not stored. A fit that one ended does not resume.
 
     Examples
     --------

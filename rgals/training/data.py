@@ -185,7 +185,8 @@ def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
     for what, ids in zip(("user", "item"), labels, strict=True):
         factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
         there = ids is None or known is None or np.array_equal(known, ids)
-        found.append(factors if there else factors[last.rows_of(what, ids, "warm_start")])
+        name = "new ids are for partial_fit, not for warm_start"
+        found.append(factors if there else factors[last.rows_of(what, ids, name)])
     return Snapshot(*found)
 
 

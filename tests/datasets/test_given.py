@@ -226,6 +226,21 @@ def test_a_pivot_table_of_items_and_users_is_refused_by_the_axis_that_says_so(co
     np.testing.assert_array_equal(model().fit(as_it_is, columns="matrix").seen_.toarray(), turned)
 
 
+def test_the_index_of_a_pivot_that_was_saved_is_no_item(tmp_path):
+    """Ids of users were the weights of a first item, and every item had the number of the next."""
+    counts = np.random.default_rng(0).integers(1, 4, (12, 6)).astype(float)
+    pd.DataFrame(counts, index=np.arange(7, 19)).to_csv(tmp_path / "pivot.csv")
+    read = pd.read_csv(tmp_path / "pivot.csv")
+    for frame in (read, pl.from_pandas(read), read.assign(**{"Unnamed: 0": np.arange(12.0)})):
+        with pytest.raises(InputError, match=r"'Unnamed: 0' of X rises.*X.set_index.*; columns=\"matrix\""):
+            model().fit(frame)
+    np.testing.assert_array_equal(model().fit(read.set_index("Unnamed: 0")).seen_.toarray(), counts)
+    np.testing.assert_array_equal(model().fit(read, columns="matrix").seen_.toarray(), read)
+    odd = read.assign(**{"Unnamed: 0": np.arange(12) % 2 == 1})  # whose differences never fall
+    for frame in (read.iloc[::-1], read[:9], read[["0", "Unnamed: 0", "1", "2", "3"]], odd):
+        assert model().fit(frame).n_features_in_ == frame.shape[1]
+
+
 # ------------------------------------------------------------------ ids
 
 

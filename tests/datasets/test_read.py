@@ -327,6 +327,11 @@ def test_id_types(write, engine):
     assert ids.tolist() == [-2, 9, 10] and ids.dtype == np.int64
     assert read_interactions(write("007,a\n7,b\n"), engine=engine).user_ids.tolist() == ["007", "7"]
     assert read_interactions(write(" a,x\na ,y\n"), engine=engine).user_ids.tolist() == ["a"]
+    snowflakes = [1234567890123456789, 1234567890123456790]
+    data = read_interactions(write(f"5,a\n{snowflakes[1]},b\n{snowflakes[0]},c\n"), engine=engine)
+    assert data.user_ids.tolist() == [5, *snowflakes] and data.user_ids.dtype == np.int64
+    huge = str(2**63)
+    assert read_interactions(write(f"{huge},a\n7,b\n"), engine=engine).user_ids.tolist() == ["7", huge]
     huge = str(2**70)
     assert read_interactions(write(f"{huge},a\n7,b\n"), engine=engine).user_ids.tolist() == [huge, "7"]
 
@@ -742,6 +747,8 @@ FIELDS = st.sampled_from(
         *"abc127",
         " 7",
         "007",
+        "-8999999999999999999",
+        "9000000000000000000",
         "2.5",
         "1e3",
         "nan",

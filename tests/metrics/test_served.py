@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from helpers import interactions
 from sklearn.metrics import roc_auc_score
 
-from rgals import RG2, RGALS
+from rgals import RG2, RGALS, metrics, plots
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions
 from rgals.matrix.csr import TimedMatrix
@@ -68,6 +68,11 @@ def by_hand(lists, test, k=10):
             )
         )
     return np.mean(figures, axis=0)
+
+
+def test_metrics_take_what_recommend_gives(model, parts):
+    lists = model.recommend(range(65), n=5)
+    np.testing.assert_array_equal(metrics.ndcg(lists, parts[1][:65]), metrics.ndcg(lists.ids, parts[1][:65]))
 
 
 @pytest.mark.filterwarnings("ignore:.*users have no training interactions")
@@ -245,6 +250,22 @@ def test_unknown_users_are_cold_and_unknown_items_missed():
     with pytest.warns(UserWarning, match=words):
         last = evaluate(fitted, known, hidden, "recall@3")
     assert fitted.history_[-1]["recall@3"] == pytest.approx(last["recall@3"]) == 0.25
+
+
+@pytest.mark.parametrize("model", [RGALS(K=3, random_state=0), EASE(), SGDRanker(K=3, n_epochs=2)])
+def test_ids_beside_a_model_without_ids_are_rows_and_columns_or_refused(model, parts):
+    """Factors in the order of a log were judged by interactions in the order of ids: a tenth of the figure."""
+    (train, test), rng = parts, np.random.default_rng(1)
+    model = model.fit(train)
+    users, items = (np.array([f"{rng.random():.6f}" for _ in range(n)]) for n in train.shape)
+    sort = np.argsort(users), np.argsort(items)
+    turned = [Interactions(part[sort[0]][:, sort[1]], users[sort[0]], items[sort[1]]) for part in (train, test)]
+    with pytest.raises(InputError, match="^train has ids, but what it is used with has none"):
+        evaluate(model, *turned)
+    with pytest.raises(InputError, match="^train has ids, but what it is used with has none"):
+        plots.popularity_bias(model, turned[0])
+    told = [Interactions(part, np.arange(70), np.arange(40)) for part in (train, test)]
+    assert evaluate(model, *told) == evaluate(model, train, test)
 
 
 @pytest.mark.parametrize("model", [RGALS(K=3, random_state=0), Popularity()])

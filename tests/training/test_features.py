@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
@@ -295,6 +298,36 @@ def test_ids_go_by_the_names_that_logs_give_them(rng, numbers):
     assert RGALS(**options).fit(data, item_features=titles).item_ids_.tolist() == names.tolist()
 
 
+def test_rows_that_have_ids_are_not_taken_in_the_order_of_others(rng):
+    """Ids in an index or in a column without a usual name, and rows in any order: noise, in silence."""
+    names = np.array([f"i{k}" for k in range(12)])
+    data = read_interactions(([f"u{k % 7}" for k in range(120)], [names[k % 12] for k in range(120)]))
+    table = pd.DataFrame({"price": rng.random(12)}, index=names)
+    model, shuffled = RGALS(K=4, random_state=0), table.sample(frac=1.0, random_state=0)
+    with pytest.raises(InputError, match="item_features: the index looks like ids of items; make it the col"):
+        model.fit(data, item_features=shuffled)
+    column = shuffled.rename_axis("article").reset_index()
+    for frame in (column, pl.from_pandas(column), pa.Table.from_pandas(column)):
+        with pytest.raises(InputError, match="item_features: column 'article' looks like ids of items"):
+            model.fit(data, item_features=frame)
+    wanted = model.fit(data, item_features=shuffled.rename_axis("item").reset_index()).item_factors_
+    ordered = table.loc[data.item_ids]  # in the order of the ids, as a table of numbers is
+    for told in ((shuffled.index, shuffled), ordered, ordered.reset_index(drop=True)):
+        found = model.fit(data, item_features=told).item_factors_
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    digits = read_interactions((data.user_ids[:7].repeat(12), [str(k) for k in range(12)] * 7))
+    with pytest.raises(InputError, match="item_features: its item ids are integers"):
+        model.fit(digits, item_features=table.assign(movieId=range(12)))
+
+
+def test_lists_of_tags_are_no_category_each(rng):
+    X = sp.csr_array((rng.random((40, 3)) < 0.4).astype(float))
+    tags = [["a"], ["a", "b"], []]
+    for frame in (pd.DataFrame({"tags": tags}), pl.DataFrame({"tags": tags}), pa.table({"tags": tags})):
+        with pytest.raises(InputTypeError, match="column 'tags' holds lists; .*MultiLabelBinarizer"):
+            RGALS(K=2).fit(X, item_features=frame)
+
+
 def test_columns_are_read_as_what_they_are(rng):
     X = sp.csr_array((rng.random((40, 6)) < 0.4).astype(float))
     far = pd.DataFrame({"year": np.array([0.0, 6e4, 0, 6e4, 0, 6e4], np.float16)})
@@ -523,7 +556,6 @@ def test_features_that_only_the_forgotten_had_are_nowhere_in_the_file(rng, tmp_p
 
 def test_missing_categories_are_one_in_frames_of_every_package(rng):
     """They were "nan" of pandas and "None" of polars, so that one did not know the other's."""
-    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
     data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
     table = {"item": [f"i{k}" for k in range(7)], "kind": ["a", None, "b", None, "a", "b", "c"]}
     makers = pd.DataFrame, lambda of: pd.DataFrame(of, dtype=object), pl.DataFrame, pa.table
@@ -603,6 +635,10 @@ def test_numbers_of_any_frame_are_numbers(rng):
     np.testing.assert_allclose(state.priors[1].features.toarray()[:, 0], [-(1.5**0.5), 0, 1.5**0.5])
     with pytest.raises(InputTypeError, match="'year' held numbers in the fit"):
         model.partial_fit(None, item_features=pd.DataFrame({"item": [3], "year": ["new"]}))
+    years = [Decimal(1990), Decimal(2000), Decimal(2010)]  # as databases give them
+    for frame in (table.assign(year=years), pl.DataFrame({"item": [0, 1, 2], "year": years})):
+        again = RGALS(K=2).fit(data, item_features=frame)._state().priors[1].features
+        np.testing.assert_array_equal(again.toarray(), state.priors[1].features.toarray())
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pa.Table.from_pandas])
