@@ -54,14 +54,14 @@ def compare(  # type: ignore[misc]  # the overloads name no options
         interactions of every user are split 80 / 10 / 10. See `prepare`. A mapping holds several data sets
         by name.
     methods : str, Loss, estimator, function, `Method`, sequence of these, or mapping of names to these
-        Names from `METHODS`, also in one text with commas. Losses, for ALS. Estimators of rgals, of
-        scikit-learn's kind, implicit's: anything with ``fit(X)`` and ``recommend(users, n)`` (ids of the best
-        items of each user, or ids and scores), ``predict(X)`` (scores of all items) or ``get_score(users)``.
-        Functions of the training matrix (a scipy csr_matrix) that return the scores of all users and items, a
-        function from users to their scores, or something fitted, such as irspack's
-        ``lambda X: IALSRecommender(X).learn()``. An estimator or function in a pair with
-        ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. A ``random_state`` is set to the
-        number of the run; estimators without one run once.
+        Names from `METHODS`, also in one text with commas. Losses, for ALS: what their rule chooses and the
+        object does not set is tuned; exponents are 0 unless set. Estimators of rgals, scikit-learn's kind,
+        implicit's: anything with ``fit(X)`` and ``recommend(users, n)`` (ids of the best items of each user,
+        or ids and scores), ``predict(X)`` (scores of all items) or ``get_score(users)``. Functions of the
+        training matrix (a csr_matrix) that return the scores of all users and items, a function from users to
+        their scores, or something fitted, as irspack's ``lambda X: IALSRecommender(X).learn()``. Either in a
+        pair with ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. Any ``random_state``
+        is set to the number of the run; those without one run once.
     out : path, optional
         Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``, created if absent, with one
         folder inside it for each of several data sets. Without it nothing is stored.

@@ -127,7 +127,7 @@ def _copies(thing: Any, ladders: Ladders, name: str, label: str, family: str, **
 
 def _als(name: str, label: str, loss: Loss, ladders: Ladders, ruled: bool = True, **fixed: Any) -> Method:
     """A method by alternating least squares; ``ladders`` are of parameters of the loss, and of ``reg``."""
-    known, start = partial(rule, type(loss)) if ruled else None, fixed.pop("start", {})
+    known, start = partial(rule, loss) if ruled else None, fixed.pop("start", {})
     model = RGALS(loss=loss, n_iter=60, **fixed)
     return _copies(model, ladders, name, f"{label} (ALS)", "ALS", start=start, rule=known, stops=True)
 
@@ -229,9 +229,11 @@ def _method(given: Any, name: str | None) -> Method:
             advice = "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
             raise ParameterError("methods", given, advice)
         given = METHODS[given.strip()]
-    if isinstance(given, Loss):  # the parameters of its rule are tuned, except exponents
+    if isinstance(given, Loss):  # the parameters of its rule that are not set are tuned, except exponents
         names = given.defaults(Degrees.even(1000, 1000, 100_000), 64)
-        ladders = {one: _rungs(1e-5, 7e3) for one in names if not one.endswith("_exponent")}
+        own, plain = given.get_params(), type(given)().get_params()
+        free = [one for one in names if not one.endswith("_exponent") and own.get(one) == plain.get(one)]
+        ladders = {one: _rungs(1e-5, 7e3) for one in free}
         given = _als(given.name, given.name, given, ladders)
     elif not isinstance(given, Method):
         given = _estimator_method(given)

@@ -126,7 +126,7 @@ def _of_lists(recommend: Callable, X: sp.csr_matrix, known: CSR, n: int) -> Call
         if given is not None and np.ndim(given) == 2 and np.shape(given)[1]:
             # A user without interactions whose items all score the same gets no list, as in `evaluate`.
             given = np.asarray(given)
-            scores[(counts == 0) & (given == given[:, :1]).all(axis=1)] = 0
+            scores[(np.diff(X.indptr)[users] == 0) & (given == given[:, :1]).all(axis=1)] = 0
         return scores
 
     return scores_of

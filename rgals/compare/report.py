@@ -367,11 +367,6 @@ def _number(value: float, digits: int = 4) -> str:
     return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def _with_spread(pair: tuple[float, float], runs: int) -> str:
-    # A single run has no standard deviation.
-    return _number(pair[0]) + (f" ± {_number(pair[1])}" if runs > 1 and math.isfinite(pair[0]) else "")
-
-
 def _parameters(row: Row) -> str:
     text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
     notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
@@ -392,7 +387,9 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     body = []
     for row in result.rows:
         figures = [*(row.test.get(m, (math.nan, 0.0)) for m in metrics), row.validation]
-        line = [row.label, *(_with_spread(pair, len(row.curves)) for pair in figures)]
+        several = len(row.curves) > 1  # a single run has no standard deviation
+        spreads = (f" ± {_number(b)}" if several and math.isfinite(a) else "" for a, b in figures)
+        line = [row.label, *(_number(a) + spread for (a, _), spread in zip(figures, spreads, strict=True))]
         for took in (*(row.seconds_to[share] for share in SHARES), row.seconds):
             line.append(f"{took:.3g} s" if math.isfinite(took) else "-" if took != took else "not reached")
         failed = row.errors and not row.curves

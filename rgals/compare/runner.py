@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -257,7 +257,9 @@ class Runner:
         part = self.split.train.take_rows(np.flatnonzero(self.split.train.row_counts)[:50])
         for method in self.methods:
             model = self._make(method, method.start_for(self.weighted, self.K), 0)
-            with _named(method), suppress(*_FAILURES):  # the timed run fails again and reports it
+            # The timed run fails again and reports it; warnings would be of 50 users.
+            with _named(method), suppress(*_FAILURES), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
                     if method.family == "ALS":
@@ -317,6 +319,8 @@ class Runner:
     def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Test metrics: means over users, and the values of each user, packed, where a metric has these."""
         judged = served(self._judged(model, self.known), self.known, self.split.test, COLD[0])
+        # All models are fitted to the training part: to them users of validation alone are cold.
+        judged = replace(judged, cold=self.split.train.row_counts == 0)
         rows = users_with_truth(judged, None, self.metrics)
         means, each, users = figures(judged, self.metrics, rows, self.n_jobs)
         if self.journal.get("users") is None:

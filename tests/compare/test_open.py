@@ -21,7 +21,7 @@ import scipy.stats
 from instruments import comparing
 from instruments.comparing import Jitter, Neighbours, cosine
 
-from rgals import IALS, RG2, RGALS, RGALSCV, ValuesWarning
+from rgals import IALS, RG2, RGALS, RGALSCV, RGX, ValuesWarning
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
@@ -323,13 +323,39 @@ def test_a_method_that_writes_into_its_matrix_harms_no_other(split, scores):
 # Users without interactions, short lists.
 
 
+def test_what_an_object_of_a_loss_sets_is_kept(split):
+    """It was tuned, so that two objects of a loss were one method."""
+    effort = Effort(max_trials=0, objective_iterations=0)
+    losses = {
+        "much": RG2(alpha=0.5),
+        "little": RG2(alpha=0.005),
+        "iALS": IALS(alpha0=0.5),
+        "beta": RGX(beta=0.3),
+    }
+    result = compare(split, losses, K=4, **{**ONE, "effort": effort})
+    rows = {row.method: row for row in result.rows}
+    assert {name: sorted(row.params) for name, row in rows.items()} == {
+        "much": ["reg"],
+        "little": ["reg"],
+        "iALS": ["reg"],
+        "beta": ["alpha", "reg"],
+    }
+    assert not np.array_equal(rows["much"].users["ndcg@10"], rows["little"].users["ndcg@10"])
+    alone = RGALS(4, loss=IALS(alpha0=0.5), reg=rows["iALS"].params["reg"], n_iter=60, random_state=0)
+    alone.set_params(early_stopping=True, patience=effort.patience, metric="ndcg@10")
+    alone.fit(split.train, validation=split.validation)
+    assert rows["iALS"].test["ndcg@10"][0] == pytest.approx(
+        evaluate(alone, split.known, split.test)["ndcg@10"]
+    )
+
+
 def test_users_and_items_without_interactions(rng):
     """Cold users get nothing from lists of equal scores, and their own from functions that have an answer."""
     train, hidden, test = np.zeros((3, 40, 30))
     for user in range(39):
         items = rng.choice(28, 9, replace=False)
         train[user, items[:5]], hidden[user, items[5]], test[user, items[6:]] = 1, 1, 1
-    train[:3], hidden[:3], test[39, 4] = 0, 0, 1  # cold users, one of them the last
+    train[:3], hidden[:2], test[39, 4] = 0, 0, 1  # cold users, one of them the last, one in validation
     parts = Split(as_csr(train), as_csr(hidden), as_csr(test))
     known, scores = sp.csr_matrix(train), np.asarray(train @ cosine(sp.csr_matrix(train), 5))
     assert (scores[:3] == 0).all() and known.nnz
@@ -337,10 +363,15 @@ def test_users_and_items_without_interactions(rng):
         "lists": Listed(scores, told=True),
         "scores": lambda X: scores,
         "popular to all": lambda X: np.tile(np.asarray(X.sum(axis=0)), (40, 1)),
+        "EASE": EASE(reg=5.0),
+        "its scores": lambda X: X @ EASE(reg=5.0).fit(X).weights_,
+        "all alike": lambda X: np.zeros((40, 30)),
     }
     rows = {row.method: row.users["ndcg@10"] for row in compare(parts, methods, **ONE).rows}
     np.testing.assert_allclose(rows["lists"], rows["scores"], atol=1e-12)
     assert (rows["lists"][:3] == 0).all() and rows["popular to all"][:3].max() > 0
+    np.testing.assert_allclose(rows["EASE"], rows["its scores"], atol=1e-12)
+    assert (rows["EASE"][:3] == 0).all() and rows["all alike"][:3].max() == 0 < rows["all alike"].max()
     assert len(rows["lists"]) == 40
 
 
