@@ -1,6 +1,6 @@
 """The answers that a model would serve to the users of a test set, which metrics judge."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 COLD = ("empty", "popular")
 _ROWS_BYTES = 1 << 25  # most bytes of scores that a thread holds
 _ROWS = 128  # most users whose scores it holds
-_WIDE = 16  # BLAS rounds columns of a product alike in whole groups of this size, others maybe not
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
 Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and their factors beside the items', or scores
@@ -91,7 +90,7 @@ class Served:
         relevant = np.bincount(entry_rows[ranked], minlength=truth.n_rows)
         negatives = n_items - relevant - seen.row_counts
         above, tied = np.zeros(truth.nnz, np.int64), negatives[entry_rows]
-        for rows, scores in answers:
+        for rows, scores in (piece for answer in answers for piece in self._tied(*answer, n_jobs)):
             at = np.isin(entry_rows, rows) & ranked
             found, known = truth.where(at).take_rows(rows), seen.take_rows(rows)
             pairs = found.indptr, found.indices, known.indptr, known.indices
@@ -99,15 +98,41 @@ class Served:
             width = scores[0].shape[1] if isinstance(scores, tuple) else 1
             with workers(useful_jobs(n_jobs, len(rows) * n_items * width)) as threads:
                 if isinstance(scores, tuple):
-                    # Pad to whole groups of columns, so that equal factors give bitwise equal scores.
-                    items = np.pad(scores[1], ((0, -n_items % _WIDE), (0, 0)))
-                    block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
-                    kernel.count_above(scores[0], items, n_items, *pairs, block, threads, *counts)
+                    of = n_items, *pairs, _block(scores[1])
+                    kernel.count_above(scores[0], scores[1], *of, threads, *counts)
                 else:
                     kernel.count_above_dense(scores, *pairs, threads, *counts)
             above[at], tied[at] = counts
         above[~ranked], tied[~ranked] = negatives[entry_rows[~ranked]], 0  # unknown items: below all others
         return Outranked(truth.indptr, above, tied, negatives)
+
+    def _tied(self, rows: np.ndarray, scores: Any, n_jobs: int | None) -> Iterator[tuple[np.ndarray, Any]]:
+        """The answers of some users; where items have equal factors, in parts, with scores that are equal."""
+        # BLAS may round columns of a product in other ways than their neighbours: a tie was won or lost.
+        own = isinstance(scores, tuple) and isinstance(self.source, tuple) and scores[1] is self.source[1]
+        if not own or self._alike is None:
+            yield rows, scores
+            return
+        first, place = self._alike
+        for start in range(0, len(rows), step := _block(scores[1])):
+            part = slice(start, start + step)
+            with workers(n_jobs):
+                every = np.take(scores[0][part] @ scores[1][first].T, place, axis=1)
+            yield rows[part], every
+
+    @cached_property
+    def _alike(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """One item of each set of items with equal factors, and the set of every item; None: all differ."""
+        assert isinstance(self.source, tuple)
+        factors = np.ascontiguousarray(self.source[1])
+        rows = factors.view(np.dtype((np.void, factors.itemsize * factors.shape[1]))).ravel()
+        _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+        return None if len(first) == len(rows) else (first, place)
+
+
+def _block(items: np.ndarray) -> int:
+    """Users whose scores of all items are held at once."""
+    return max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
 
 
 def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, name: str = "test") -> Served:
@@ -157,7 +182,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
     own = getattr(state, "seen", None)
     if own is not None and state.item_ids is None and known is not None and known.labelled:
         # Ids in their order are the rows and columns of the fit if the interactions are those of the fit.
-        if not (np.array_equal(seen.indptr, own.indptr) and np.array_equal(seen.indices, own.indices)):
+        same = np.array_equal(seen.indptr, own.indptr) and np.array_equal(seen.indices, own.indices)
+        if not same:
             raise no_ids("train")
     history, popular = seen if own is None else own, None
     needs = getattr(model, "_needs_history", True)
