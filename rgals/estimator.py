@@ -50,7 +50,7 @@ class RGALS(
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int or "auto", default="auto"
         Iterations (an item and a user half-step each). "auto" stops when the objective settles, after at most
-        16; with ``early_stopping``, when patience ends, after at most 32. A number alone is not shortened.
+        16; with ``early_stopping``, when patience ends, after at most 32. ``tol`` alone ends a given number.
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
         ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
         conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate
@@ -82,16 +82,16 @@ class RGALS(
         Weight for the unobserved pairs that a user's current scores put first; a number is
         ``HardNegatives(weight)``. It raises quality where K is small for the catalogue: see `HardNegatives`
         for the objective and its source. Fold-in, too, includes the best items that a user does not have.
-        ``n_iter="auto"`` is 16 then, the last 6 with such pairs. As the objective may rise when pairs are
-        drawn again, it ends no fit: leave ``tol`` 0. Not for ``solver="svd"``, dislikes, stores, GPUs.
+        ``n_iter="auto"`` is 16 then, or 6 after ``warmup``, the last 6 with such pairs. As the objective may
+        rise, it ends no fit: leave ``tol`` 0. Not for ``solver="svd"``, dislikes, stores, GPUs.
     feature_reg : float or "auto", default="auto"
         Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
         ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is found in the fit, for
         each side, by what the features predict of rows left out: those that say nothing then cost nothing.
         ``history_`` has what was found, as ``user_feature_reg`` and ``item_feature_reg``.
     user_mean : bool or "auto", default="auto"
-        Whether the regularisation pulls users to the mean of all users, which is fitted with the factors,
-        instead of to zero: ``sum_x rho_x |p_x - w|^2``. Users with few interactions then rank by popularity.
+        Whether the regularisation pulls users to their mean w, fitted with the factors, instead of to zero:
+        ``sum_x rho_x |p_x - w|^2 + mean(rho) |w|^2``. Users with few interactions then rank by popularity.
         "auto" does so where ``reg`` is "auto" and the matrix tells little more than popularity, or rows are
         short for what it tells (`rgals.losses.fitted.wants_mean`); on the CPU, without ``user_features``.
     tol : float, default=0.0
@@ -273,8 +273,8 @@ class RGALS(
     def transform(self, X: Any, user_features: Any = None) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).
 
-        On the training rows it equals ``user_factors_``. With ``hard_negatives`` it is done twice, the second
-        time with the best items of the first that the user does not have.
+        On the training rows, if none was held out, it equals ``user_factors_``. With ``hard_negatives`` it is
+        done twice, the second time with the best items of the first that the user does not have.
 
         Parameters
         ----------
@@ -324,8 +324,8 @@ class RGALS(
         matrix = self._laid_out(state, given(X), "X", "both", np.float64)
         matrix = state.weighting.rows(matrix)
         with workers():
-            factors = state.user_factors, state.solved_items
-            return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent, state.priors)
+            args = state.user_factors, state.solved_items, state.reg, state.reg_exponent, state.priors
+            return state.loss.objective(matrix, *args, state.degrees.aged)
 
     # ------------------------------------------------------------------ scikit-learn
 

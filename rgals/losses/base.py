@@ -437,14 +437,21 @@ class Loss(BaseEstimator):
         return float(total)
 
     def objective(
-        self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
+        self,
+        X: Any,
+        P: Any,
+        Q: Any,
+        reg: float = 0,
+        reg_exponent: float = 1,
+        priors: Priors = (None, None),
+        aged: bool = False,
     ) -> float:
         """Value of the objective, in float64, at any factors P (n_users, K) and Q (n_items, K).
 
         ``reg`` and ``reg_exponent`` are strength and exponent ``nu`` of the regularisation, ``priors`` those
-        of users and items in a fit with features.
+        of users and items in a fit with features, ``aged`` whether values fade with age (see `Degrees`).
         """
-        matrix, loss, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
+        matrix, loss, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors, aged)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -482,7 +489,7 @@ class Loss(BaseEstimator):
         return 2.0 * dP, 2.0 * dQ
 
     def _read(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
+        self, X: Any, P: Any, Q: Any, reg: float, reg_exponent: float, priors: Priors, aged: bool = False
     ) -> tuple[CSR, "Loss", Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, resolved loss, its coefficients, P and Q in float64, ridges of users and items."""
         reg, reg_exponent = check_real("reg", reg, 0.0), check_real("reg_exponent", reg_exponent, -4.0, 4.0)
@@ -490,7 +497,7 @@ class Loss(BaseEstimator):
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
-        degrees = Degrees.of(matrix)
+        degrees = Degrees.of(matrix, aged)
         loss = self.resolve(degrees, P.shape[1])
         coef = with_priors(loss.coefficients_for(degrees), degrees, priors)
         users = coef.user_side(matrix, reg, reg_exponent)

@@ -15,7 +15,7 @@ from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import AUTO, OLDEST, Values, Weighting
+from rgals.matrix.weighting import AUTO, OLDEST, Values, Weighting, unit_of
 from rgals.metrics.evaluation import without_known
 from rgals.model.fitted import as_own_errors
 from rgals.model.state import Snapshot, check_labels
@@ -86,8 +86,7 @@ def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
     """The priors; with ``user_mean`` that of users is their mean."""
     if not getattr(model, "user_mean", False) or model.reg == 0:  # reg=0: nothing would pull users to it
         return priors
-    reg = 1.0 if model.feature_reg == AUTO else float(model.feature_reg)
-    return mean_prior(matrix.row_counts, reg), priors[1]
+    return mean_prior(matrix.row_counts, 1.0), priors[1]
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:
@@ -97,6 +96,9 @@ def weigh(values: str, matrix: CSR) -> Weighting:
 
 def choose_values(found: Values) -> str:
     """The kind of weighting that "auto" stands for, with a warning where values look unfit as weights."""
+    if None not in map(unit_of, found.ends):
+        times = f"values run from {found.ends[0]:.10g} to {found.ends[1]:.10g}, like times since 1970"
+        warn(f"{times}; read them with timestamp= that column (rgals: --timestamp-column)", ValuesWarning)
     if found.spread > HEAVY:
         warn(
             f"values run from {found.ends[0]:g} to {found.ends[1]:g}, with a standard deviation "

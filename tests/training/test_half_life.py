@@ -168,6 +168,15 @@ def test_training_histories_fold_in_to_their_factors_and_files_keep_ages(rng, tm
     np.testing.assert_array_equal(*factors)
 
 
+@pytest.mark.parametrize("loss", [RG2(alpha=0.05, item_exponent=-0.5), IALS(alpha0=0.1, user_exponent=-0.5)])
+def test_the_objective_of_a_faded_matrix_is_that_of_its_fit(loss, rng):
+    """Powers of faded sums were taken below one interaction, which the fit does not do."""
+    data = read(log(rng))
+    model = RGALS(K=6, loss=loss, reg=0.01, half_life="2d", user_mean=False, random_state=0).fit(data)
+    assert min(model._state().degrees.item_sum.min(), model._state().degrees.user_sum.min()) < 0.5
+    assert model.objective(data) == pytest.approx(model.history_[-1]["objective"], rel=1e-4)
+
+
 def test_a_half_life_in_another_unit_than_the_times_is_warned_of(rng):
     frame = log(rng)[["user", "item", "timestamp"]]
     with pytest.warns(ValuesWarning, match="half_life=30: 9.* of the interactions are .*'30d' says"):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from helpers import interactions
 
 from rgals import RGALS, CheckpointError, ModelFileError, ParameterError, ValuesWarning
-from rgals.datasets import Interactions
+from rgals.datasets import Interactions, read_interactions
 from rgals.files.archive import load_npz, save_npz
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
@@ -147,6 +147,18 @@ def test_stars_are_fitted_as_they_are_and_the_warning_names_min_value():
     with pytest.warns(ValuesWarning, match=r"ratings up to 5.*min_value=4 .*--min-value 4"):
         model = make(RGALS, "auto").fit(X)
     np.testing.assert_array_equal(model.item_factors_, make(RGALS, "raw").fit(X).item_factors_)
+
+
+def test_times_that_were_read_as_values_are_noticed():
+    """A log without a header and stars has its time where the stars would be: weights of 1e9, in silence."""
+    rng = np.random.default_rng(0)
+    columns = (
+        rng.integers(0, 30, 400),
+        rng.integers(0, 20, 400),
+        rng.integers(1_600_000_000, 1_700_000_000, 400),
+    )
+    with pytest.warns(ValuesWarning, match=r"values run from 16.* like times since 1970.*--timestamp-column"):
+        make(RGALS, "auto").fit(read_interactions(columns, duplicates="max"))
 
 
 @pytest.mark.parametrize("kind", [RGALS, SGDRanker])
