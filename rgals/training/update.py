@@ -53,11 +53,10 @@ class Drift(NamedTuple):
 
 
 class Updated(FoldIn):
-    """Updates of a model fitted by half-steps; a mixin of `rgals.RGALS`.
+    """Updates of a model fitted by half-steps; a mixin of `rgals.RGALS`."""
 
-    Every update makes the next state from the present one and publishes it by one assignment. What other
-    threads see is the old state or the new one, and whatever ends an update before leaves the old one.
-    """
+    # Every update makes the next state from the present one and publishes it by one assignment. What other
+    # threads see is the old state or the new one, and whatever ends an update before leaves the old one.
 
     @memory.typed_errors
     def partial_fit(
@@ -333,10 +332,11 @@ class Updated(FoldIn):
         seen = old.interactions().load()
         rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
-        seen = replace_rows(seen, at, rows)
+        before, seen = seen, replace_rows(seen, at, rows)
+        changed = grown(before, *seen.shape).take_rows(at).to_scipy() != seen.take_rows(at).to_scipy()
         weighting = old.weighting.with_counts(at, rows.likes.row_counts) if side else old.weighting
         seen = seen.transpose() if side else seen
-        return old, with_history(old, seen, (labels[0], labels[1]), weighting, rows.nnz), at
+        return old, with_history(old, seen, (labels[0], labels[1]), weighting, changed.nnz), at
 
     def drift(self) -> Drift:
         """How far updates have taken the model from a fit, to decide when a refit pays.

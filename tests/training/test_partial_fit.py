@@ -591,3 +591,18 @@ def test_drift_of_another_objective_is_refused():
     model = RGALS(K=4, hard_negatives=0.5, random_state=0).fit(X)
     with pytest.raises(ParameterError, match="hard_negatives"):
         model.partial_fit(X[:3]).drift()
+
+
+def test_full_histories_count_by_what_they_change():
+    """They counted all interactions they had: the same again was a change, and their removal none."""
+    X = sp.csr_array(make_implicit(60, 40, random_state=0).matrix)
+    model = RGALS(K=4, random_state=0).fit(X)
+    assert model.partial_fit_users(X[:9], range(9)).drift().merged == 0
+    assert model.partial_fit_items(X[:, :9], range(9)).drift().merged == 0
+    other = X[:3].copy()
+    other.data[0] = 2.0
+    model.partial_fit_users(other, range(3)).partial_fit_users(X[:1], [60])
+    assert model.drift().merged == (1 + X[:1].nnz) / model.seen_.nnz
+    before, removed = model.drift().merged * model.seen_.nnz, X[5:8].nnz
+    model.partial_fit_users(X[5:8] * 0, range(5, 8))
+    assert model.drift().merged == (before + removed) / model.seen_.nnz
