@@ -179,8 +179,10 @@ def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
         init = RANDOM if matrix.nnz * model.K < SMALL or model.init_scale is not None else SPECTRAL
         if store is not None and store.start in (RANDOM, SPECTRAL, CLOSED_FORM):
             return store.start  # a resumed fit keeps the start that it was begun with
-    closed = model.reg_exponent == 1 and get_loss(model.loss).lacks_closed_form() is None
-    return CLOSED_FORM if init == SPECTRAL and closed else init
+    if init != SPECTRAL or model.reg_exponent != 1 or get_loss(model.loss).lacks_closed_form() is not None:
+        return init
+    # A store has no closed form: asked for, the spectral start is refused.
+    return RANDOM if model.init == AUTO and isinstance(matrix, StoredCSR) else CLOSED_FORM
 
 
 def first_users(

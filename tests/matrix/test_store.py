@@ -218,6 +218,17 @@ def test_what_does_not_go_from_disk_is_refused_by_name(options, name, shops):
         assert made.fingerprint() == other.fingerprint()
 
 
+def test_the_start_by_default_goes_from_disk(shops, monkeypatch):
+    """The closed form, which large data begin with, was refused: fits failed from where they need stores."""
+    monkeypatch.setattr("rgals.training.fit.SMALL", 0)
+    data, store = both(shops, False)
+    for loss, start in ((RG2(alpha=0.0), "random"), ("rg2", "spectral")):
+        assert fitted(data, loss=loss, n_iter=4).params_["init"] != "random"
+        made = fitted(store, loss=loss, n_iter=4)
+        assert made.params_["init"] == start
+        check_equal(made, fitted(data, loss=loss, n_iter=4, init=start))
+
+
 def test_a_parser_that_lost_count_is_asked_again(shops, monkeypatch):
     """Python 3.11's does where two threads parse at once: one of two workers of a cluster saw it."""
     once, opened = [SystemError("AST constructor recursion depth mismatch")], np.lib.format.open_memmap
