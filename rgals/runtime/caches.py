@@ -66,7 +66,7 @@ def _writable(folder: str) -> bool:
 
 
 def _locators(implementation: Any, test: Callable[[str], bool]) -> list[Any]:
-    """Numba's cache locators, with another test of their folders."""
+    """Numba's cache locators, with another test of their folders; NUMBA_CACHE_DIR is the only one if set."""
 
     def ensure_cache_path(self: Any) -> None:
         folder = self.get_cache_path()
@@ -74,7 +74,8 @@ def _locators(implementation: Any, test: Callable[[str], bool]) -> list[Any]:
             raise OSError(folder)
 
     changed = {"ensure_cache_path": ensure_cache_path}
-    return [type(place.__name__, (place,), changed) for place in implementation._locator_classes]
+    places = implementation._locator_classes[: 1 if numba.config.CACHE_DIR else None]
+    return [type(place.__name__, (place,), changed) for place in places]
 
 
 @functools.cache
@@ -148,8 +149,7 @@ class Entries:
     def load(self, key: tuple) -> Any:
         """What was saved, or None."""
         places = _locators(caching.FunctionCache._impl_class, os.path.isdir)
-        named = places[: 1 if numba.config.CACHE_DIR else None]  # NUMBA_CACHE_DIR is the only folder then
-        made = (each.from_function(self._python, inspect.getfile(self._python)) for each in named)
+        made = (each.from_function(self._python, inspect.getfile(self._python)) for each in places)
         for folder in chain([self._folder], (place.get_cache_path() for place in made if place)):
             with suppress(OSError):  # absent, or not readable by this user
                 content = self._path(folder, key).read_bytes()

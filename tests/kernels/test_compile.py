@@ -243,6 +243,14 @@ def test_without_a_folder_to_write_to_code_is_compiled_and_the_user_told_once(pa
     assert "NUMBA_CACHE_DIR" in str(seen[0].message)
 
 
+def test_a_named_folder_that_cannot_be_used_is_replaced_by_no_other(package, monkeypatch):
+    """Code was read from beside the package, and written there, whoever may write to it."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/dev/null/no")
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
+        assert start(package)(1) == 4
+    assert not list(package.rglob("*.nb?"))
+
+
 @pytest.mark.parametrize("gone", ["IndexDataCacheFile", "FunctionCache", "NullCache"])
 def test_a_numba_that_caches_in_another_way_is_told_of(package, monkeypatch, gone):
     start(package)(1)
