@@ -169,7 +169,7 @@ class Kept:
             if rate == 0:
                 continue
             if state.scope == "model":
-                total, ids = np.array([column.sum()]), None
+                total, ids = np.array([column.sum() + held * state.drift]), None
             else:
                 ids, place = np.unique(users, return_inverse=True)
                 total = np.bincount(place, column)

@@ -767,6 +767,8 @@ EXACT = {**THRESHOLD, "refresh": lambda self, epoch: "exact"}
         (odd(**EXACT, estimate=lambda self, s: s[:, :1] * np.nan), InputError, "Odd.estimate .* are NaN"),
         (penalised(-1.0), InputError, "Odd.penalties returned numbers that are NaN or below 0"),
         (penalised("1"), InputTypeError, "Odd.penalties returned an array of <U1; real numbers"),
+        (odd(penalties=lambda self, X: None), InputTypeError, "Odd.penalties is for losses of kind 'full'"),
+        (odd(Full, state=(State("b"),)), InputTypeError, "Odd.state is for losses of kind 'sampled', not"),
     ],
 )  # fmt: skip
 def test_what_a_loss_from_outside_gives_is_checked_and_named(loss, error, message):

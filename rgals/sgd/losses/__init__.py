@@ -73,6 +73,9 @@ def get_loss(loss: Any) -> Any:
         raise InputTypeError(f"{own}.state is {kept!r:.60}; give a tuple of State objects")
     if not isinstance(second, Adversary | None):
         raise InputTypeError(f"{own}.adversary is {second!r:.60}; give an Adversary, or None")
+    for name, kind in (("penalties", "full"), ("state", "sampled"), ("adversary", "sampled")):
+        if loss.kind != kind and getattr(loss, name, None):  # it would be left out, or of another scale
+            raise InputTypeError(f"{own}.{name} is for losses of kind {kind!r}, not {loss.kind!r}")
     sees_rows = loss.kind == "sampled" and (kept or second or getattr(loss, "takes_rows", False))
     methods = {"value_and_grad": TAKES[loss.kind] + (", rows" if sees_rows else "")}
     check_methods(loss, own, methods | {k: takes for k, takes in _OPTIONAL.items() if hasattr(loss, k)})

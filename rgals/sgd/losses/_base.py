@@ -33,7 +33,7 @@ class State:
     rate : float, default 1
         Factor of the learning rate.
     drift : float, default 0
-        Weight of its mean over all users in the loss: it acts on everybody at every step.
+        Weight of its mean over all users in the loss, or of it: acts on everybody at every step.
     weighted : bool, default True
         Whether the weight of a positive multiplies the gradient of its row, as it does those of the scores.
     """
