@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
-from rgals.cli._options import Argument, Heading, param, parameters
+from rgals.cli._options import Argument, Heading, arg, param, parameters
 from rgals.datasets import IdMap, Interactions, read_interactions
-from rgals.datasets.columns import role_of
+from rgals.datasets.columns import IDS, role_of
 from rgals.datasets.given import Given, given
 from rgals.datasets.ids import text_to_labels
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
@@ -39,9 +39,9 @@ def value_of(text: str) -> Any:
     return {"none": None, "true": True, "false": False}.get(text.lower(), text)
 
 
-def _column(text: str) -> str | int:
-    """Column of a file as given on the command line: a name, or a position from 0."""
-    return int(text) if text.isascii() and text.isdigit() else text
+def _column(text: str) -> str | int | None:
+    """Column of a file as given on the command line: a name, a position from 0, or none."""
+    return None if text == "none" else int(text) if text.isascii() and text.isdigit() else text
 
 
 _tab = partial(re.sub, r"\\t", "\t")  # shells pass '\t' as two characters
@@ -72,19 +72,20 @@ FIT = (
 COLUMNS = (
     _read("user COLUMN", "column of users: a name, or a position from 0", _column),
     _read("item COLUMN", "column of items", _column),
-    _read("value COLUMN", "column of ratings, counts or weights", _column),
+    _read("value COLUMN", "column of ratings, counts or weights; none: all weigh 1", _column),
 )
 #: Options for reading a data file; see `read_data`.
 READING: tuple[Argument | Heading, ...] = (
     Heading("reading", "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; usual column names are detected."),
     *COLUMNS,
-    _read("timestamp COLUMN", "column of times", _column),
+    _read("timestamp COLUMN", "column of times, or none", _column),
     _read("min_value V", "keep values >= V as positives of weight 1", float),
     _read(*DELIMITER),
     _read("encoding NAME", "of a text file"),
     _read("dislike_below V", "values < V are dislikes, for losses with dislikes=true", float),
     _read("duplicates", "how repeated pairs are merged", DUPLICATES),
     _read("header", "the first line holds names (default: detected)"),
+    arg("--text-ids", "ids that stay texts where all are integers", choices=("user", "item", "both")),
 )
 
 
@@ -128,7 +129,15 @@ def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = Fa
     if os.path.isdir(path) and (options or not stores):
         how = "only `rgals fit` takes a store, and options of reading are given to `rgals convert`"
         raise InputError(f"{path} is a folder: {how}")
-    return open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
+    if os.path.isdir(path):
+        return open_matrix(path)
+    data, sides = read_interactions(path, **options), [side for side in IDS if are_texts(args, side)]
+    return data.replace(**{f"{side}_ids": getattr(data, f"{side}_ids").astype(str) for side in sides})
+
+
+def are_texts(args: argparse.Namespace, side: str) -> bool:
+    """Whether ids of users or items stay texts."""
+    return args.text_ids in (side, "both")
 
 
 def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]:
@@ -138,19 +147,23 @@ def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]
     return train, validation if validation.nnz else None
 
 
-def read_table(path: str, label: str) -> Any:
+def read_table(path: str, label: str, args: argparse.Namespace) -> Any:
     """A table of features of users or items, csv or parquet, as a frame of pandas."""
     pandas = optional("pandas", "features need pandas: pip install pandas")
     try:
+        table = (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+        if label not in map(role_of, table):
+            listed = ", ".join(map(repr, table))
+            raise InputError(f"{path}: no column is called {label}; the columns (after commas) are {listed}")
         if path.endswith(".parquet"):
-            return pandas.read_parquet(path)
+            return table
         # Read ids as in files of interactions: pandas would read 007 as 7, and NA as missing.
-        table, texts = pandas.read_csv(path), pandas.read_csv(path, dtype=str, keep_default_na=False)
+        texts = pandas.read_csv(path, dtype=str, keep_default_na=False)
         for column in texts:
             if role_of(column) == label and texts[column].is_unique:
                 refuse(texts[column].str.strip() == "", f"{path}: row {{}}".format, f"the {label} is missing")
                 codes, labels = text_to_labels(np.arange(len(table)), texts[column].tolist())
-                table[column] = labels[codes]
+                table[column] = (labels.astype(str) if are_texts(args, label) else labels)[codes]
         return table
     except ValueError as error:  # the base of errors of pandas, pyarrow and decoding
         raise InputError(f"{path} cannot be read as a table of features: {error}") from error
@@ -187,8 +200,9 @@ def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
         place = os.path.realpath(path)
         if place in taken:
             raise InputError(f"{path} would replace another file of this command; give another name")
-        if os.path.isdir(path):
-            raise InputError(f"{path} is a folder; give the name of a file")
+        if os.path.exists(path) and not os.path.isfile(path):
+            what = "a folder" if os.path.isdir(path) else "no regular file"
+            raise InputError(f"{path} is {what}; give the name of a file")
         taken.add(place)
         folder = os.path.dirname(place)
         if not os.path.isdir(folder):

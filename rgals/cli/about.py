@@ -33,12 +33,12 @@ def run_metrics(args: argparse.Namespace) -> None:
             print(form + (f"  (also {', '.join(also)})" if also else ""))
             print(textwrap.indent(text, "    ") + "\n")
     print("h_i is 1 where the item at rank i is relevant, else 0; T the number of a user's relevant items.")
-    print("Figures are means over the users with test items.")
+    print("Figures are means over the users with test items. Equal scores: the smaller item comes first.")
 
 
 @command("warmup", param(warmup, "n_jobs N", "processes (default: one per processor)", int))
 def run_warmup(args: argparse.Namespace) -> None:
-    """Compile everything that fits and recommendations need, so that later processes load it.
+    """Compile what default fits, recommendations and metrics with a cutoff need, for later processes to load.
 
     For example:
       rgals warmup

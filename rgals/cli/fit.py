@@ -36,8 +36,8 @@ def run_convert(args: argparse.Namespace) -> None:
       rgals convert logs/ -o data.rgals --memory 4GB --user-column who --item-column what
       rgals fit data.rgals -o model.npz
 
-    SOURCE: parquet or text files, or folders of them. Needs pyarrow. An interrupted conversion leaves nothing
-    behind. A store has no times and no splits: it takes a marked test part like all other interactions.
+    SOURCE: parquet or text files, or folders of them. Needs pyarrow. A killed conversion leaves nothing that
+    opens; the next removes the rest. A store has no times and no splits: marked test parts are as all others.
     """
     how = {"columns": parameters(args, read_interactions), **parameters(args, convert)}
     store = convert(args.sources, args.output, progress=bool(shared.progress(args)), **how)
@@ -95,6 +95,8 @@ def run_fit(args: argparse.Namespace) -> None:
     shared.check_outputs((args.output, args.held_out), args.data, args.user_features, args.item_features)
     how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
+    # Before DATA is read, which may take minutes.
+    model._check({"checkpoint": checkpoint, "user_features": args.user_features})
     data = shared.read_data(args, stores=True)
     has_split = getattr(data, "split", None) is not None
     train, validation, held_out = data.replace(split=None) if has_split else data, None, None
@@ -110,7 +112,7 @@ def run_fit(args: argparse.Namespace) -> None:
     shared.tell(args, f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
     tables = {"user": args.user_features, "item": args.item_features}
-    features = {f"{of}_features": shared.read_table(path, of) for of, path in tables.items() if path}
+    features = {f"{of}_features": shared.read_table(path, of, args) for of, path in tables.items() if path}
     model.fit(train, validation=validation, checkpoint=checkpoint, **features)
     seconds = time.perf_counter() - started
     if held_out is not None:
@@ -152,7 +154,7 @@ def run_tune(args: argparse.Namespace) -> None:
 
     The losses share the budget, counted in default fits. With a journal, the same command resumes an
     interrupted one. Settings are judged by the validation part that DATA marks or, without one, by a tenth of
-    every user's interactions. The saved model is fitted to both, but never to a test part that DATA marks.
+    every user's interactions. The saved model is fitted to both, to no test part, marked or of --protocol.
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
     shared.check_outputs((args.output, how.get("journal")), args.data)

@@ -32,6 +32,7 @@ class Batch(NamedTuple):
     where: Callable[[int], str]  # says where row k of the batch is in its file
     trimmed: bool  # whether ids are those of a text file, which become integers if all of them can
     done: int  # bytes of the file read so far
+    named: bool | None = None  # of text: whether a line names the columns; None: they are given by position
 
 
 def files_of(sources: Any) -> list[Path]:
@@ -70,7 +71,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any], alone: boo
         if form == "npz":
             raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
         if form == "table":
-            yield from _table(detect(path, wanted, **options))
+            layout = detect(path, wanted, **options)
+            yield from _table(layout, None if isinstance(wanted["user"], int) else layout.names is not None)
         elif form == "parquet":
             for part, share in parquet_parts(path, wanted, _PARQUET_ROWS):
                 numbers = range(first, first + len(part["user"]))
@@ -96,13 +98,13 @@ def _batch(part: dict[str, Any], place: str, numbers: Any, trimmed: bool, done: 
     return Batch(user, item, value, where, trimmed, done)
 
 
-def _table(layout: Layout) -> Iterator[Batch]:
+def _table(layout: Layout, named: bool | None) -> Iterator[Batch]:
     """The rows of csv and the like, checked as `read_text` checks them."""
     pa, first = optional("pyarrow", ""), 0
     for part, done in _rows(layout):
         texts = (part[role] for role in IDS)
         user, item = (column if hasattr(column, "dictionary") else pa.array(column) for column in texts)
-        yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done)
+        yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done, named)
         first += len(user)
     if not first:
         raise NoRowsError(f"{layout.path} holds no rows")

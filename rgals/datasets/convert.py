@@ -84,8 +84,8 @@ def convert(
     out : path
         The folder of the store, which must not exist yet.
     memory : str or int, default "1GB"
-        Bytes that the process may use, at least 400 MB; also as "800MB" or "8GB". The distinct ids must fit:
-        a text takes its bytes and about 40 more.
+        Bytes that the process may use beside pages of files, at least 400 MB; also as "800MB" or "8GB". The
+        distinct ids must fit: a text takes its bytes and about 40 more.
     columns : dict, optional
         Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; else by their names.
     min_value, binarize, duplicates, delimiter, header, encoding
@@ -180,11 +180,18 @@ def _spill(
     users, items = (Numbering(what, int(_SHARE_OF_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
     n, valued, before, total = 0, False, 0, sum(map(os.path.getsize, files))
+    named: bool | None = None
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not progress)
     with bar, ThreadPoolExecutor(1) as pool, ExitStack() as opened:
         codes, values = (opened.enter_context(open(folder / name, "wb")) for name in _SPILLED)
         for path in files:
             for batch in read_ahead(rows(path)):
+                named = batch.named if named is None else named
+                if batch.named not in (None, named):  # its columns would be guessed anew
+                    found = (
+                        f"{path} has {'a' if batch.named else 'no'} line of names of columns, unlike others"
+                    )
+                    raise InputError(f"{found}; give one to all or none, or the columns by position")
                 check_values(batch.value, batch.where, rules)
                 item_codes = pool.submit(items.codes, batch.item, batch.trimmed)  # a thread for each side
                 part = np.empty(len(batch.user), _SPILLED["codes"])

@@ -38,7 +38,7 @@ def read_features(
         if labels is None and ids is not None:
             if label in in_index:
                 raise InputError(problem)
-            _refuse_ids(table, getattr(given, "index", None), ids, f"{label}s", name)
+            _refuse_ids(table, getattr(given, "index", None), ids, label, name)
         columns = {each: _plain(column, f"{name}: column {each!r}") for each, column in table.items()}
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
@@ -88,7 +88,7 @@ def _texts(labels: Any) -> set[str]:
     return {*map(str, np.asarray(labels).tolist())}
 
 
-def _refuse_ids(table: Mapping[str, Any], index: Any, ids: np.ndarray, what: str, name: str) -> None:
+def _refuse_ids(table: Mapping[str, Any], index: Any, ids: np.ndarray, label: str, name: str) -> None:
     """Raise if rows that would be taken in the order of ``ids`` have ids of their own."""
     known = _texts(ids)
     # Numbers from 0 say nothing, nor do labels in the order of the ids.
@@ -96,9 +96,9 @@ def _refuse_ids(table: Mapping[str, Any], index: Any, ids: np.ndarray, what: str
     for place, labels in (*table.items(), *([] if bare else [("", index)])):
         found = _texts(labels)
         if len(found) == len(labels) < 2 * len(found & known):
-            where, call = (f"column {place!r}", "call it") if place else ("the index", "make it the column")
-            order = f"or give ({what[:-1]}_ids, {name}) if its rows have the order of these ids"
-            raise InputError(f"{name}: {where} looks like ids of {what}; {call} {what[:-1]!r}, {order}")
+            where = f"column {place!r}" if place else "the index"
+            order = f"or give ({label}_ids, {name}) if its rows have the order of these ids"
+            raise InputError(f"{name}: {where} looks like ids of {label}s; call it {label!r}, {order}")
 
 
 def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:

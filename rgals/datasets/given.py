@@ -302,7 +302,10 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     few = len(names) in _TABLE and not _is_sparse(frame)
     ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame))))
     plain = numeric and not roles and not ids
-    if plain and not _rises(np.asarray(column_at(frame, 0) if len(names) > 1 else ())):
+    first = np.asarray(column_at(frame, 0) if plain and len(names) > 1 else ())
+    # Whole numbers that rise from row to row: an index that was read as a column.
+    rises = len(first) >= _RISING and first.dtype.kind in "iuf" and (first[1:] > first[:-1]).all()
+    if plain and not (rises and (first == np.rint(first)).all()):
         return True
     if plain:
         why = f"the column {names[0]!r} of {name} rises from row to row, like ids of users"
@@ -321,13 +324,6 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     line = f"leave it out, as {name}.set_index({names[0]!r}) does" if plain else line
     matrix = f"; {whole} if each row is a user and each column an item" if numeric else ""
     raise InputError(f"{why}; {line}{matrix}")
-
-
-def _rises(column: np.ndarray) -> bool:
-    """Whether a column holds whole numbers that rise from row to row: an index that was read as a column."""
-    if len(column) < _RISING or column.dtype.kind not in "iuf":
-        return False
-    return bool((column[1:] > column[:-1]).all() and (column == np.rint(column)).all())
 
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:

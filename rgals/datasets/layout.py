@@ -305,4 +305,8 @@ def detect(
     is_value = [is_number(field.replace(",", ".")) for field in body]
     numeric = is_value if len(body) == n_fields else [False] * n_fields
     at = choose(names, wanted, str(path), numeric)
+    unused = [name for k, name in enumerate(names or ()) if numeric[k] and k not in at.values()]
+    if unused and "value" not in at and wanted["value"] == "auto":
+        why = "no column is called like a value, so that every interaction has the weight 1"
+        warn(f"{why}; value={unused[0]!r} (rgals: --value-column) takes that column, None (none) takes none")
     return Layout(path, delimiter, encoding, names, n_fields, at, not start[0])

@@ -58,7 +58,9 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
                 os.replace(temporary, target)  # while it is open and locked, no other writer removes it
         if _WINDOWS:
             _replace_closed(temporary, target)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+            error.filename = target
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(folder)

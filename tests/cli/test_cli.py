@@ -540,6 +540,9 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert "binary.csv" in error_of(capsys, "fit", tmp_path / "binary.csv", "-o", out)
     assert "K=0" in error_of(capsys, *fit, "--K", "0")
     assert "'rg3'" in error_of(capsys, *fit, "--loss", "rg3")
+    large = ("fit", tmp_path / "not-read.csv", "-o", out)  # options are checked before the data are read
+    assert "n_iter=0" in error_of(capsys, *large, "--n-iter", "0")
+    assert "reg='abc'" in error_of(capsys, *large, "--reg", "abc")
     assert "alpha" in error_of(capsys, *fit, "--loss", "rg2:alfa=1")
     assert "alpha=-1" in error_of(capsys, *fit, "--loss", "rg2:alpha=-1")
     assert "'gpu3'" in error_of(capsys, *fit, "--solver", "gpu3")
@@ -549,6 +552,7 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")
     assert "No such folder" in error_of(capsys, "fit", ratings, "-o", tmp_path / "no" / "m")
     assert "is a folder" in error_of(capsys, "fit", ratings, "-o", tmp_path)
+    assert f"{os.devnull} is no regular file" in error_of(capsys, "fit", ratings, "-o", os.devnull)
     assert "--checkpoint FOLDER" in error_of(capsys, *fit, "--checkpoint-every", "2")
     no = tmp_path / "no" / "folder"
     assert f"{no}: No such folder; make it" in error_of(capsys, "convert", ratings, "-o", no / "data.rgals")
@@ -559,6 +563,15 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert "ndgc" in error_of(capsys, "evaluate", model, folder / "test.npz", "--metrics", "ndgc@10")
     assert not out.exists()
     assert sorted(os.listdir(tmp_path)) == ["bad.csv", "binary.csv", "broken.npz", "empty.csv"]
+
+
+def test_a_column_is_left_out_by_none(tmp_path, capsys):
+    log, out = tmp_path / "clock.csv", tmp_path / "c.npz"
+    log.write_text("user,item,score,time\na,x,high,12:16\nb,y,low,13:00\nb,x,low,13:00\n")
+    assert "line 2" in error_of(capsys, "fit", log, "-o", out)
+    left_out = ["--value-column", "none", "--timestamp-column", "none"]
+    assert main(["fit", str(log), "-o", str(out), *FAST, *left_out, "-q"]) == 0
+    assert not capsys.readouterr().err and out.exists()
 
 
 def test_a_failure_leaves_the_old_output(folder, tmp_path, capsys):
@@ -759,6 +772,23 @@ def test_ids_of_features_are_read_as_those_of_interactions(tmp_path, capsys):
     (tmp_path / "kinds.csv").write_text("item,size\n007,1\n,2\n")
     found = error_of(capsys, "fit", path, "-o", out, *FAST, "--item-features", kinds)
     assert "kinds.csv: row 1: the item is missing" in found
+    (tmp_path / "log.csv").write_text("\n".join(["user,item", *(row.replace("NA", "11") for row in rows)]))
+    (tmp_path / "kinds.csv").write_text("item,size\n11,1\n10,2\n")  # numbers here, and texts there
+    wrong = error_of(capsys, "fit", path, "-o", out, *FAST, "--item-features", kinds)
+    assert (
+        "its item ids are integers (11), those of the model text ('007')" in wrong and "--text-ids" in wrong
+    )
+    told = ["--item-features", kinds, "--text-ids", "item"]
+    assert main(["fit", path, "-o", out, *FAST, *told, "-q"]) == 0
+    assert RGALS.load(out).item_ids_.tolist() == ["007", "010", "11", "10"]
+    (tmp_path / "today.csv").write_text("user,item\n" + "".join(f"u{k},11\n" for k in range(9)))
+    assert "--text-ids" in error_of(capsys, "evaluate", out, tmp_path / "today.csv")
+    assert main(["evaluate", out, str(tmp_path / "today.csv"), "--text-ids", "both", "-q"]) == 0
+    capsys.readouterr()
+    for text in ("item;size\n007;1\nNA;2\n010;3\n", "name,size\n007,1\nNA,2\n010,3\n"):
+        (tmp_path / "kinds.csv").write_text(text)  # were taken in the order of ids that nobody sees
+        found = error_of(capsys, "fit", path, "-o", out, *FAST, "--item-features", kinds)
+        assert "kinds.csv: no column is called item; the columns (after commas) are '" + text[:4] in found
 
 
 # --------------------------------------------------------------------------------------------- details

@@ -311,6 +311,23 @@ def test_folders_of_parts_are_one_source(tmp_path):
     check_same(again, expected)
 
 
+def test_parts_of_a_table_have_all_a_header_or_none(tmp_path):
+    """`split` leaves it in the first: in the others the times were the users."""
+    rows = [f"{1_600_000_000 + k},i{k % 7},u{k % 11}\n" for k in range(60)]
+    parts = tmp_path / "events"
+    parts.mkdir()
+    for name, start, head in (("a", 0, "timestamp,item,user\n"), ("b", 30, "")):
+        (parts / name).write_text(head + "".join(rows[start : start + 30]))
+    with pytest.raises(InputError, match="b has no line of names of columns, unlike others; give one to all"):
+        convert(parts, tmp_path / "x.rgals")
+    store = convert(parts, tmp_path / "x.rgals", columns={"user": 2, "item": 1})
+    assert store.shape == (11, 7)
+    (parts / "b").write_text(
+        "item,user,timestamp\n" + "".join(f"i{k % 7},u{k % 11},{k}\n" for k in range(30))
+    )
+    assert convert(parts, tmp_path / "y.rgals").shape == (11, 7)  # each by its names, in any order
+
+
 def test_what_a_folder_hides_is_no_source_and_links_are_not_lost(tmp_path):
     text = "user,item\na,x\nb,y\n"
     for folder in ("", ".ipynb_checkpoints", "_temporary/0", "day=1"):

@@ -322,6 +322,19 @@ def test_zeros_are_no_interactions(write):
     assert data.matrix.shape == (1, 1) and data.user_ids.tolist() == ["b"]
 
 
+def test_a_value_of_another_name_is_told_of(write):
+    """As of a frame: all interactions weighed 1, and nobody said so."""
+    with pytest.warns(
+        UserWarning, match=r"no column is called like a value.*value='amount' .*--value-column"
+    ):
+        data = read_interactions(write("customer_id,product_id,amount,shop\na,x,5,s\nb,y,2,t\n"))
+    assert data.matrix.data.tolist() == [1, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_interactions(write("user,item,amount\na,x,5\nb,y,2\n"), value=None)
+        read_interactions(write("user,item,shop\na,x,s\nb,y,t\n"))
+
+
 def test_id_types(write, engine):
     ids = read_interactions(write("10,a\n-2,b\n9,c\n"), engine=engine).user_ids
     assert ids.tolist() == [-2, 9, 10] and ids.dtype == np.int64

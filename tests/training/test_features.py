@@ -304,7 +304,7 @@ def test_rows_that_have_ids_are_not_taken_in_the_order_of_others(rng):
     data = read_interactions(([f"u{k % 7}" for k in range(120)], [names[k % 12] for k in range(120)]))
     table = pd.DataFrame({"price": rng.random(12)}, index=names)
     model, shuffled = RGALS(K=4, random_state=0), table.sample(frac=1.0, random_state=0)
-    with pytest.raises(InputError, match="item_features: the index looks like ids of items; make it the col"):
+    with pytest.raises(InputError, match="item_features: the index looks like ids of items; call it"):
         model.fit(data, item_features=shuffled)
     column = shuffled.rename_axis("article").reset_index()
     for frame in (column, pl.from_pandas(column), pa.Table.from_pandas(column)):
