@@ -326,12 +326,12 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     n = check_int("n", n, 1)
     pairs, ax = _styled(models), axes(ax)
     for style, model in pairs:
-        popularity, shown = _exposure(model, train, n, columns)
+        popularity, shown, total = _exposure(model, train, n, columns)
         edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
         bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
         items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
         full = items > 0
-        ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
+        ratio = lists[full] / interactions[full] * (popularity.sum() / max(total, 1))
         ax.plot(interactions[full] / items[full], np.maximum(ratio, _MIN_RATIO), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="share of the lists / share of the data")
@@ -340,8 +340,8 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     return legend(ax)
 
 
-def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Training interactions, and number of lists with it, of every item that occurs in ``train``."""
+def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """Training interactions, and lists with it, of every item in ``train``; lists with any item."""
     judged = served(model, train, train, "empty", columns, "train")
     users, counts = np.flatnonzero(judged.seen.row_counts), judged.seen.likes.col_counts
     if not counts.any():
@@ -351,7 +351,7 @@ def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray,
     for part in np.split(users, range(_BATCH_USERS, len(users), _BATCH_USERS)):
         lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
-    return counts[counts > 0], shown[counts > 0]
+    return counts[counts > 0], shown[counts > 0], int(shown.sum())
 
 
 def spectrum(models: Any, *, ax: Any = None) -> Any:

@@ -140,6 +140,14 @@ def test_popularity_bias_is_that_of_the_served_lists(X):
     assert steep[-1, 1] == pytest.approx(expected)
 
 
+def test_lists_of_items_that_nobody_has_take_their_share():
+    train = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0.0]])
+    scores = np.tile([0, 1, 1, 9.0], (4, 1))  # half of each list of two is the item without interactions
+    drawn = lines(plots.popularity_bias(lambda users: scores[users], train, n=2), 1)[0]
+    shares = np.array([1, 3]) / 8 / (np.array([2, 2]) / 4)  # items 0 and 2 once in all, item 1 three times
+    assert drawn[:, 1] @ [2, 2] == pytest.approx(shares @ [2, 2]) and (drawn[:, 1] < 1).all()
+
+
 def test_an_item_that_is_disliked_is_not_popular(X, watched):
     train, model = X.copy(), (watched.user_factors_, watched.item_factors_)
     train.data[::2] = -1

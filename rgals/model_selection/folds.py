@@ -124,7 +124,7 @@ class UserSplit(_Split):
             return np.array_split(rng.permutation(n_users), self.n_splits)
         if isinstance(self.test_size, float | np.floating):
             check_real("test_size", self.test_size, 0.0, 1.0, open_min=True)
-            size = int(np.ceil(self.test_size * n_users))
+            size = int(np.ceil(self.test_size * n_users - 1e-9))  # 0.07 * 100 is 7.000000000000001
         else:
             size = check_int("test_size", self.test_size, 1)
         if size >= n_users:

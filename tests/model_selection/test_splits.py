@@ -266,6 +266,8 @@ def test_user_split_with_a_size_and_a_seed(X):
     folds = list(UserSplit(3, test_size=0.25, fold_in=0.5, random_state=1).split(X))
     again = list(UserSplit(3, test_size=15, fold_in=0.5, random_state=1).split(X))
     assert len(next(iter(UserSplit(3, test_size=np.float32(0.25)).split(X))).test_users) == 15
+    assert 0.14 * 50 > 7
+    assert len(next(iter(UserSplit(3, test_size=0.14).split(X[:50]))).test_users) == 7
     assert len(folds) == 3 and len(folds[0].test_users) == 15
     assert len({tuple(fold.test_users) for fold in folds}) == 3
     for a, b in zip(folds, again, strict=True):
