@@ -39,10 +39,9 @@ def client_of(given: Any) -> Any:
 
 
 class Graphs(AbstractContextManager):
-    """The graphs of one fit: tasks are added, then submitted together, and released if the fit fails.
+    """The graphs of one fit: tasks are added, then submitted together, and released if the fit fails."""
 
-    ``iteration`` becomes a part of the keys, from which errors name it.
-    """
+    # ``iteration`` becomes a part of the keys, from which errors name it.
 
     def __init__(self, client: Any) -> None:
         self.client, self.iteration = client, None

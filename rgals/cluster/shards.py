@@ -190,10 +190,9 @@ class Blocks:
 
 @dataclass
 class Shards:
-    """A matrix as blocks of users on workers; the client holds the margins of users and items.
+    """A matrix as blocks of users on workers; the client holds the margins of users and items."""
 
-    It stands in for a `CSR` in the rules of losses and in checkpoints, and has the members that these read.
-    """
+    # It stands in for a `CSR` in the rules of losses and in checkpoints, and has the members that these read.
 
     graphs: Graphs
     users: list[Any]  # futures of `CSR`, one for each block

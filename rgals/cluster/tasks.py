@@ -58,10 +58,9 @@ def task(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class Block:
-    """The rows of a block with their plan, and their coefficients in the half-step of the other side.
+    """The rows of a block with their plan, and their coefficients in the half-step of the other side."""
 
-    The coefficients of the fixed side come with its factors: see `Turned`.
-    """
+    # The coefficients of the fixed side come with its factors: see `Turned`.
 
     plan: Plan
     first: int  # number of the first row in the whole matrix

@@ -1,20 +1,19 @@
-"""The system of a row: its records, and what every way to solve it begins with.
+"""The system of a row: its records, and what every way to solve it begins with."""
 
-In the rotated basis (see `rgals.solvers.cpu`) the system of a row with positives ``f_1 .. f_n`` is::
-
-    (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
-
-Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)``
-and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. If no weight is
-negative, all eigenvalues are at least 1. K is padded to ``kp``, whole blocks of W (`rgals.kernels.tiles`).
-The kind of a row, which `rgals.solvers.plan` chooses, says how it is solved:
-
-- `EMPTY`: no positives and ``linear = 0``: p is 0, or the row of ``prior``; no kernel runs.
-- `DIAGONAL`: all m are 0, and ``p = b / D`` (`rgals.kernels.diagonal`).
-- `DUAL`, n x n, for n below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
-- With flag `CG` beside these two: by conjugate gradients to rounding (`rgals.kernels.ways.cg`), and by
-  Cholesky only if these turn out to be slower.
-"""
+# In the rotated basis (see `rgals.solvers.cpu`) the system of a row with positives ``f_1 .. f_n`` is
+#
+#     (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
+#
+# Scaled by D^-1/2, with X the n x K matrix of rows sqrt(m_k) D^-1/2 f_k, w_k = l_k / sqrt(m_k) and
+# c = D^-1/2 (linear s), it reads (I + X^T X) x = X^T w + c and p = D^-1/2 x. If no weight is negative, all
+# eigenvalues are at least 1. K is padded to ``kp``, whole blocks of W (`rgals.kernels.tiles`).
+# The kind of a row, which `rgals.solvers.plan` chooses, says how it is solved:
+#
+# - `EMPTY`: no positives and ``linear = 0``: p is 0, or the row of ``prior``; no kernel runs.
+# - `DIAGONAL`: all m are 0, and ``p = b / D`` (`rgals.kernels.diagonal`).
+# - `DUAL`, n x n, for n below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
+# - With flag `CG` beside these two: by conjugate gradients to rounding (`rgals.kernels.ways.cg`), and by
+#   Cholesky only if these turn out to be slower.
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,14 +1,13 @@
-"""Register-blocked building blocks of small dense linear algebra, in explicit vector instructions.
+"""Register-blocked building blocks of small dense linear algebra, in explicit vector instructions."""
 
-A sparse problem has thousands of *small* systems. For those the overhead of a BLAS call is as large as its
-arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here
-work on one W x W tile at a time, stored row by row, W being one cache line (16 float32, 8 float64). A
-*panel* is a contiguous ``depth x W`` matrix: W neighbouring columns of a wider one.
-
-Without AVX-512 a register holds half of W. Tiles are then factorised in quarters, which stay in registers.
-
-Compiled functions pass one-dimensional arrays, each followed by an offset; kernels pass pointers.
-"""
+# A sparse problem has thousands of *small* systems. For those the overhead of a BLAS call is as large as its
+# arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here
+# work on one W x W tile at a time, stored row by row, W being one cache line (16 float32, 8 float64). A
+# *panel* is a contiguous ``depth x W`` matrix: W neighbouring columns of a wider one.
+#
+# Without AVX-512 a register holds half of W. Tiles are then factorised in quarters, which stay in registers.
+#
+# Compiled functions pass one-dimensional arrays, each followed by an offset; kernels pass pointers.
 
 from rgals.kernels.library import kernel
 from rgals.kernels.vectors import Number

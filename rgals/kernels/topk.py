@@ -1,12 +1,11 @@
-"""Exact top-K: tiles of scores by gemm, a bounded heap per user carried across the tiles.
+"""Exact top-K: tiles of scores by gemm, a bounded heap per user carried across the tiles."""
 
-A user's heap is a row of the output arrays. Its root is the worst entry: the smallest score and, among equal
-scores, the largest id. Items arrive in increasing order of id, so a score enters only if it is *greater* than
-the root's. NaN and -inf never enter, and ties go to the smaller id.
-
-Tiles have fixed sizes and work is cut by the shape of the problem only, so that the number of threads changes
-no bit of the result.
-"""
+# A user's heap is a row of the output arrays. Its root is the worst entry: the smallest score and, among
+# equal scores, the largest id. Items arrive in increasing order of id, so a score enters only if it is
+# *greater* than the root's. NaN and -inf never enter, and ties go to the smaller id.
+#
+# Tiles have fixed sizes and work is cut by the shape of the problem only, so that the number of threads
+# changes no bit of the result.
 
 import numpy as np
 

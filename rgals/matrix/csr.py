@@ -32,11 +32,10 @@ class TimedMatrix(sp.csr_array):
 
 @dataclass(frozen=True)
 class CSR:
-    """A sparse matrix in canonical form: columns ascend within a row, no duplicates, no stored zeros.
+    """A sparse matrix in canonical form: columns ascend within a row, no duplicates, no stored zeros."""
 
-    Values are positive weights, or negative for dislikes where a loss takes these. Arrays are read-only.
-    `rgals.matrix.validate.as_csr` makes one of checked input; this class checks nothing.
-    """
+    # Values are positive weights, or negative for dislikes where a loss takes these. Arrays are read-only.
+    # `rgals.matrix.validate.as_csr` makes one of checked input; this class checks nothing.
 
     indptr: np.ndarray  # int64, shape (n_rows + 1,)
     indices: np.ndarray  # int32, shape (nnz,)

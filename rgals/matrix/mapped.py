@@ -35,11 +35,10 @@ class Ids(np.ndarray):
 
 
 class Column:
-    """A one-dimensional array in a file; slices are read from it, the whole is never held.
+    """A one-dimensional array in a file; slices are read from it, the whole is never held."""
 
-    ``kind`` is the type in the file, ``dtype`` that of the numbers it gives. A file that was removed,
-    replaced or cut off since it was opened is a `FileFormatError`.
-    """
+    # ``kind`` is the type in the file, ``dtype`` that of the numbers it gives. A file that was removed,
+    # replaced or cut off since it was opened is a `FileFormatError`.
 
     def __init__(self, path: Path, offset: int, kind: Any, size: int) -> None:
         self.path, self.offset, self.size, self.shape = path, offset, size, (size,)
@@ -110,11 +109,10 @@ class Computed(Column):
 
 @dataclass(frozen=True)
 class StoredCSR(CSR):
-    """One orientation of a store: ``indptr`` is memory-mapped, ``indices`` and ``values`` are `Column`.
+    """One orientation of a store: ``indptr`` is memory-mapped, ``indices`` and ``values`` are `Column`."""
 
-    Code that works on rows, or on slices of the entries, takes it as a `CSR`; `blocks` streams it, and what
-    needs all entries at once calls `load`. `transpose` gives the other stored orientation.
-    """
+    # Code that works on rows, or on slices of the entries, takes it as a `CSR`; `blocks` streams it, and what
+    # needs all entries at once calls `load`. `transpose` gives the other stored orientation.
 
     indices: Any
     values: Any  # an empty array if all values are 1

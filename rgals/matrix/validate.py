@@ -141,13 +141,11 @@ def as_csr(
     n_cols: int | None = None,
     dislikes: bool = False,
 ) -> CSR:
-    """Check a matrix (scipy, array, `CSR`) and make it canonical, with values of ``dtype``.
-
-    Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
-    are shared if nothing had to change. Errors call it ``name`` and name the row and column at fault.
-    ``n_rows`` and ``n_cols`` are the shape it must have; for a transposed matrix the error says so.
-    ``dislikes`` permits negative values.
-    """
+    """Check a matrix (scipy, array, `CSR`) and make it canonical, with values of ``dtype``."""
+    # Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
+    # are shared if nothing had to change. Errors call it ``name`` and name the row and column at fault.
+    # ``n_rows`` and ``n_cols`` are the shape it must have; for a transposed matrix the error says so.
+    # ``dislikes`` permits negative values.
     if isinstance(X, CSR):
         out = X.as_dtype(dtype)
         _check_shape(out.shape, n_rows, n_cols, name)

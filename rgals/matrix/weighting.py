@@ -25,25 +25,24 @@ _MIN_RATINGS, _MIN_LEVELS, _MIN_LOW = 1000, 4, 0.1
 
 @dataclass(frozen=True)
 class Weighting:
-    """A transformation of values into weights, with the statistics it takes from the matrix that is fitted.
+    """A transformation of values into weights, with the statistics it takes from the fitted matrix."""
 
-    ======== =====================================================================================
-    kind     weight of a value v of user x and item y
-    ======== =====================================================================================
-    raw      v
-    binary   1
-    log1p    log(1 + v) / scale
-    bm25     idf_y v (k1 + 1) / (v + k1 (1 - b + b c_x / mean_length)) / scale, k1 = 1.2, b = 0.75
-    ======== =====================================================================================
-
-    with ``c_x`` the sum of the user's values and ``idf_y = log(1 + (M - n_y + 1/2) / (n_y + 1/2))`` for an
-    item that ``n_y`` of M users have (Robertson and Zaragoza, "The probabilistic relevance framework: BM25
-    and beyond", 2009). ``scale`` makes the mean weight of the fitted interactions 1, as the rules for
-    hyperparameters assume. Dislikes keep their values and enter no statistic.
-
-    With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted from
-    the newest interaction, and are 40 half-lives at most; ``left`` keeps the mean weight of the fitted likes.
-    """
+    # ======== =====================================================================================
+    # kind     weight of a value v of user x and item y
+    # ======== =====================================================================================
+    # raw      v
+    # binary   1
+    # log1p    log(1 + v) / scale
+    # bm25     idf_y v (k1 + 1) / (v + k1 (1 - b + b c_x / mean_length)) / scale, k1 = 1.2, b = 0.75
+    # ======== =====================================================================================
+    #
+    # with ``c_x`` the sum of the user's values and ``idf_y = log(1 + (M - n_y + 1/2) / (n_y + 1/2))`` for an
+    # item that ``n_y`` of M users have (Robertson and Zaragoza, "The probabilistic relevance framework: BM25
+    # and beyond", 2009). ``scale`` makes the mean weight of the fitted interactions 1, as the rules for
+    # hyperparameters assume. Dislikes keep their values and enter no statistic.
+    #
+    # With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted
+    # from the newest interaction, and are 40 half-lives at most; ``left`` keeps the mean weight of the likes.
 
     kind: str = "raw"
     scale: float = 1.0

@@ -99,14 +99,13 @@ def _taken(filters: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
 
 
 class FactorRanker(Fitted):
-    """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
+    """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`."""
 
-    Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
-    refits. If the model has ids (integers, too), methods take and return users and items by their ids;
-    `rgals.Positions` are rows and columns of the training matrix, and are answered with such. A model without
-    ids takes and returns rows and columns. Scores are inner products: numbers without bounds or unit,
-    comparable for one user, no probabilities.
-    """
+    # Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
+    # refits. If the model has ids (integers, too), methods take and return users and items by their ids;
+    # `rgals.Positions` are rows and columns of the training matrix, and are answered with such. A model
+    # without ids takes and returns rows and columns. Scores are inner products: numbers without bounds or
+    # unit, comparable for one user, no probabilities.
 
     n_jobs: int | None
     _needs_history: ClassVar[bool] = True  # False: users without interactions get lists, too

@@ -22,11 +22,10 @@ _NOISE, _TEMPERATURE = 0.1, 0.1  # XSimGCL: length of the noise, temperature of 
 
 
 class LightGCN:
-    """``E = (1 / (L + 1)) sum_l A^l E0`` of the factors E0 of users and items together, and its chain rule.
+    """``E = (1 / (L + 1)) sum_l A^l E0`` of the factors E0 of both sides together, and its chain rule."""
 
-    ``A = D^-1/2 B D^-1/2``, B the graph of users and items with an edge for every interaction, D its degrees.
-    He et al. (2020). The effective rows of the sides are those of E, of unit length for cosine.
-    """
+    # ``A = D^-1/2 B D^-1/2``, B the graph of users and items, an edge for every interaction, D its degrees.
+    # He et al. (2020). The effective rows of the sides are those of E, of unit length for cosine.
 
     def __init__(self, X: CSR, sides: tuple[SideState, SideState], model: Any) -> None:
         self.sides, self.n_threads = sides, sides[0].n_threads
@@ -87,13 +86,12 @@ class LightGCN:
 
 
 class XSimGCL(LightGCN):
-    """``E = (1 / L) sum_l H_l``, ``H_l = A H_(l-1) + noise``, ``H_0 = E0``, and a contrastive term.
+    """``E = (1 / L) sum_l H_l``, ``H_l = A H_(l-1) + noise``, ``H_0 = E0``, and a contrastive term."""
 
-    The noise of a step is ``0.1 sign(A H) u``, u >= 0 of unit length, a constant for the gradient; what is
-    scored between epochs has none. The mean loss grows by ``contrast`` times the mean of
-    ``-log softmax_j(cos(e_i, h_j) / 0.1)_i``, e rows of E, h of H_1, over the distinct users of a batch, and
-    the same over its distinct items. Yu et al. (2024), with the numbers of SL@K.
-    """
+    # The noise of a step is ``0.1 sign(A H) u``, u >= 0 of unit length, a constant for the gradient; what is
+    # scored between epochs has none. The mean loss grows by ``contrast`` times the mean of
+    # ``-log softmax_j(cos(e_i, h_j) / 0.1)_i``, e rows of E, h of H_1, over the distinct users of a batch,
+    # and the same over its distinct items. Yu et al. (2024), with the numbers of SL@K.
 
     def layers(self, key: Any) -> Sides:  # noqa: D102 - as its base has it
         noise = None if key is None else np.random.default_rng([key, 1])

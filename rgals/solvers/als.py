@@ -100,12 +100,11 @@ def regress(problem: Problem, side: int, prior: Prior, factors: np.ndarray, iter
 
 
 class ALS:
-    """Alternating half-steps, items first: the `rgals.training.run.Steps` of a problem.
+    """Alternating half-steps, items first: the `rgals.training.run.Steps` of a problem."""
 
-    Every half-step is the exact minimiser over one side, so that the objective never rises. The start is
-    ``user_factors``, which are overwritten. `item_factors` returns factors times ``item_scale``, the
-    read-out. ``sampler`` draws hard negatives before an iteration, which may raise the objective.
-    """
+    # Every half-step is the exact minimiser over one side, so that the objective never rises. The start is
+    # ``user_factors``, which are overwritten. `item_factors` returns factors times ``item_scale``, the
+    # read-out. ``sampler`` draws hard negatives before an iteration, which may raise the objective.
 
     label: ClassVar[str] = "ALS"
     unit: ClassVar[str] = "it"

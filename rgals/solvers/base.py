@@ -44,16 +44,13 @@ class Backend(Protocol):
     def half_step(
         self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
-        """Minimise over the factors of ``rows``, (n_rows, n_fixed), given ``fixed``, (n_fixed, K).
-
-        ``rotate`` permits the backend to rotate ``fixed`` in place (``F <- F V``, V orthogonal) and to return
-        the result in the same basis. Neither scores nor lengths change, and a product per half-step is saved;
-        ``fixed`` and ``out`` then come from `upload` or an earlier half-step. ``out`` (n_rows, K) is memory
-        that may be used for the result. With ``warm`` it holds the rows' current factors in the basis of
-        ``fixed``, from which an iterative backend starts; otherwise it starts from zero.
-
-        A `NumericalError` names a row whose system is not positive definite or whose solution is not finite.
-        """
+        """Minimise over the factors of ``rows``, (n_rows, n_fixed), given ``fixed``, (n_fixed, K)."""
+        # `rotate` permits the backend to rotate `fixed` in place (F <- F V, V orthogonal) and to return the
+        # result in the same basis. Neither scores nor lengths change, and a product per half-step is saved;
+        # `fixed` and `out` then come from `upload` or an earlier half-step. `out`, (n_rows, K), is memory
+        # that may be used for the result. With `warm` it holds the rows' current factors in the basis of
+        # `fixed`, from which an iterative backend starts; otherwise from zero. A `NumericalError` names a
+        # row whose system is not positive definite or whose solution is not finite.
 
 
 def raise_for_rows(info: np.ndarray, dtype: np.dtype, first: int = 0) -> None:

@@ -29,10 +29,9 @@ _ROWS_AT_ONCE = 4096  # rows of temporary tables with K columns
 
 
 class CPUBackend(Backend):
-    """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
+    """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads."""
 
-    ``n_jobs``: threads, None for all. ``steps``: CG steps that improve rows instead of solving them (`Plan`).
-    """
+    # `n_jobs`: threads, None for all. `steps`: CG steps that improve rows instead of solving them (`Plan`).
 
     def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
         self.n_jobs, self.steps = n_jobs, steps

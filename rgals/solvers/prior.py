@@ -1,10 +1,9 @@
-"""Features as a prior: rows are pulled to what a regression on their features predicts, instead of to zero.
+"""Features as a prior: rows are pulled to what a regression on their features predicts, not to zero."""
 
-The regularisation of a side with features F (rows x features) is ``sum_r ridge_r |q_r - F_r W|^2 +
-reg |W|^2``. Given the factors, W is a ridge regression. Given W, ``ridge_r F_r W`` is added to the right-hand
-side of row r. Either is the exact minimiser, so that the objective never rises. With a single feature that is
-1 for all rows, W is their mean: this is ``user_mean``.
-"""
+# The regularisation of a side with features F (rows x features) is sum_r ridge_r |q_r - F_r W|^2 + reg |W|^2.
+# Given the factors, W is a ridge regression. Given W, ridge_r F_r W is added to the right-hand side of row r.
+# Either is the exact minimiser, so that the objective never rises. With a single feature that is 1 for all
+# rows, W is their mean, pulled to zero as if by one more row: this is ``user_mean``.
 
 from dataclasses import dataclass, field, replace
 from functools import partial
