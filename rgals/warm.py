@@ -55,7 +55,7 @@ class Warmup(NamedTuple):
 
 
 def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] = JOBS) -> Warmup:
-    """Compile ahead what default fits, fold-in, recommendations and `rgals.metrics.evaluate` need.
+    """Compile ahead what default fits, fold-in, recommendations and metrics with a cutoff need.
 
     Afterwards the first fit of a new process compiles nothing. It may run while a container image is built:
     the cache may be read-only later. It is valid for processors of the kind that filled it.

@@ -18,7 +18,7 @@ from rgals.model.state import Snapshot
 class Popularity(Baseline):
     """Ranks items by their number of users, weighted by age if so wanted: no model should rank worse.
 
-    Every value but 0 is one interaction, whatever its size.
+    Every value above 0 is one interaction, whatever its size; dislikes are refused.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ class DaskRGALS(RGALS):
     Each worker holds its blocks of the matrix, and during a half-step all factors of one side. Neither
     interactions nor factors pass through the client, which holds the margins: some ten numbers a row. The
     bits of a fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish.
-    Factors differ by rounding from those of a fit in one process with the same start and ``user_mean=False``.
+    Scores are, up to rounding, those of a fit in one process with the same start and ``user_mean=False``.
 
     Parameters
     ----------

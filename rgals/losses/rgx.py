@@ -16,9 +16,9 @@ class RGX(RG2):
 
         L = L_RG2 - sum_x beta g_x / (sum_y h_y) (sum_y h_y o_xy)^2,      g_x = c_x / (2N)
 
-    which for ``h = 1`` is ``c_x / (2 N^2) (sum_y o_xy)^2``: Eqs. 14 and 15 of Pu et al. For ``0 <= beta <=
-    1`` the all-pairs part stays positive semidefinite (Cauchy-Schwarz) and every half-step has one minimiser;
-    with ``n_negatives >= N`` positives lose weight besides, and a fit may end in a `NumericalError`.
+    (times e with ``n_negatives``), for ``h = 1`` ``c_x / (2 N^2) (sum_y o_xy)^2``: Pu et al., Eqs. 14 and 15.
+    For ``0 <= beta <= 1`` the all-pairs part stays positive semidefinite (Cauchy-Schwarz), half-steps have
+    one minimiser; with ``n_negatives >= N`` positives lose weight, and fits may end in a `NumericalError`.
 
     The paper's update formulas (Eqs. 31, 38, 39) put ``Q^T Q`` where the expansion has ``Q^T 1 1^T Q``. This
     is not the term of Eq. 14: it only scales the Gramian by ``1 - beta``. It is offered as ``form="gramian"``

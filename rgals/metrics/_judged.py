@@ -102,7 +102,7 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     ranked : array of int, shape (B, n)
         Items of each user, best first; -1 is padding and never relevant.
     truth : sparse matrix of shape (B, N)
-        Relevant items of each user: any stored non-zero. Relevance is binary, values do not matter.
+        Relevant items of each user: any stored value above 0. Relevance is binary, sizes do not matter.
     n_jobs : int or None
 
     Returns
@@ -115,7 +115,7 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     InputTypeError, ShapeError
         ``ranked`` is no matrix of integers, or has another number of users than ``truth``.
     InputError
-        An id is outside -1..N-1, or occurs twice in a list.
+        An id is outside -1..N-1, or occurs twice in a list; a value of ``truth`` is negative.
 
     Examples
     --------

@@ -88,7 +88,7 @@ def evaluate(
     test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
         ``dislike_rate`` counts. What has ids is laid out as the model is (or, where that has none,
-        ``train``). Users and items that the model does not know are cold and missed; a warning counts them.
+        ``train``). Users and items unknown to the model are cold and missed, with a warning (all: an error).
     metrics : str or iterable of str, default ("ndcg@10",)
         ``ndcg, mrr, map, capped_map, recall, capped_recall, precision, f1, hit_rate, rbp, nrbp, coverage,
         gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc, pauc`` of whole rankings.

@@ -150,7 +150,7 @@ class FoldIn(FactorRanker):
         """Which past interactions made the score of a user and an item.
 
         The score is a sum, exactly: a part from each past interaction, one from the all-pairs terms of the
-        loss, and one from ``hard_negatives``.
+        loss, one from ``hard_negatives``, and one from features or the users' mean.
 
         Parameters
         ----------

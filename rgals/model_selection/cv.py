@@ -43,7 +43,7 @@ class RGALSCV(RGALS):
         Number of factors. An ascending list is searched at its first value; each larger one follows while the
         one before gained ``min_gain``. "auto" is 64, doubled while that pays and memory suffices.
     loss : str, Loss, or list of these, default="rg2"
-        Several share the budget. Parameters of an object that differ from its class's defaults are fixed.
+        Several share the budget, the best mean wins. What an object sets otherwise than its class is fixed.
     budget : float, default=10
         Cost in default fits with the first K, evaluation and the last fit included: estimated, not timed. A
         fit counts as at least 2.5 seconds of two cores, about. At least two settings are fitted in full. Each
@@ -88,8 +88,8 @@ class RGALSCV(RGALS):
     cv_results_ : dict of arrays
         A row for every setting that was measured, as in scikit-learn: ``params``, ``param_NAME``,
         ``splitI_test_score``, ``mean_test_score``, ``std_test_score``, ``rank_test_score`` (full fits rank
-        before cheap ones); ``level`` (0 and 1: cheap fits; 2: full fits; 3: full fits that confirm, on the
-        other hidden parts), ``cost`` in default fits, ``seconds``.
+        before cheap ones); ``level`` (-1: half-lives, on the newest interactions; 0, 1: cheap fits; 2: full
+        fits; 3: full fits that confirm, on other hidden parts), ``cost`` in default fits, ``seconds``.
     gain_ : float
         Relative gain over the rule; 0 where the rule was kept.
     best_estimator_ : RGALS

@@ -111,7 +111,7 @@ class SGDRanker(Trained, BaseEstimator):
         Never use a user's own items as negatives; losses of lists never do. Otherwise they are drawn as all
         others are, but for the row's own positive if negatives are shared, in-batch or without replacement.
     replacement : bool, default=True
-        Whether one row may draw an item twice.
+        Whether one row may draw an item twice; negatives of a batch (``sampler="in_batch"``) may repeat.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"
     lr : float > 0 or "auto", default="auto"
     momentum : float in [0, 1), default=0

@@ -51,7 +51,7 @@ class HardNegatives(BaseEstimator):
     n_samples : int, default=50
         Items drawn for each user, one per group. With fewer, each has more weight, and noise grows.
     warmup : int, default=4
-        Iterations without hard negatives in the beginning, at least 1; with ``n_iter="auto"`` at least 10.
+        Iterations before the first, at least 1; at least 10 with ``n_iter="auto"``, unless it stops early.
 
     Notes
     -----

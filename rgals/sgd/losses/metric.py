@@ -107,7 +107,7 @@ def ideal_dcg(m: np.ndarray) -> np.ndarray:
 class ListNDCG(_Pairwise):
     """Smooth nDCG: ``L = -1/Z sum_{i in I} 1 / log2(1 + R_i)``, Z the ideal DCG.
 
-    ``R_i = 1 + sum_j sigmoid(s_j - s_i)`` over the user's list, here and in the other listwise losses. Li et
+    ``R_i = 1 + sum_{j != i} sigmoid(s_j - s_i)`` over the list, here and in the other listwise losses. Li et
     al., "New Insights into Metric Optimization for Ranking-based Recommendation", Eq. 14.
     """
 
@@ -125,7 +125,7 @@ def _smooth_rank(lists: Lists) -> np.ndarray:
 class ListAP(_Pairwise):
     """Smooth average precision: ``L = -1/m sum_{i in I} A_i / R_i``.
 
-    ``A_i = 1 + sum_{j in I} sigmoid(s_j - s_i)``. Li et al., Eq. 15. Public code divides by
+    ``A_i = 1 + sum_{j in I, j != i} sigmoid(s_j - s_i)``. Li et al., Eq. 15. Public code divides by
     the positives of the whole batch instead of the user's m.
     """
 
@@ -283,7 +283,7 @@ class FullLambdaLoss(_OnCatalogue, LambdaLoss):  # type: ignore[misc]
 class FullBPR(_OnCatalogue, _Pairwise):  # type: ignore[misc]
     """`BPR` with all items that are no positives of the user.
 
-    ``L_x = sum_{i in I, j not in I} log(1 + exp(s_j - s_i))``
+    ``L_x = sum_{i in I, j not in I} v_xi log(1 + exp(s_j - s_i))``
 
     Di Teodoro et al., Eq. 3.
     """
