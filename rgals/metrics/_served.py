@@ -113,21 +113,24 @@ class Served:
         if not own or self._alike is None:
             yield rows, scores
             return
-        first, place = self._alike
+        others, first = self._alike
         for start in range(0, len(rows), step := _block(scores[1])):
             part = slice(start, start + step)
             with workers(n_jobs):
-                every = np.take(scores[0][part] @ scores[1][first].T, place, axis=1)
+                every = scores[0][part] @ scores[1].T
+                every[:, others] = every[:, first]
             yield rows[part], every
 
     @cached_property
     def _alike(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """One item of each set of items with equal factors, and the set of every item; None: all differ."""
+        """Items whose factors another item before has, and the first that has them; None: all differ."""
         assert isinstance(self.source, tuple)
         factors = np.ascontiguousarray(self.source[1])
         rows = factors.view(np.dtype((np.void, factors.itemsize * factors.shape[1]))).ravel()
         _, first, place = np.unique(rows, return_index=True, return_inverse=True)
-        return None if len(first) == len(rows) else (first, place)
+        first = first[place]
+        others = np.flatnonzero(first != np.arange(len(rows)))
+        return (others, first[others]) if len(others) else None
 
 
 def _block(items: np.ndarray) -> int:
