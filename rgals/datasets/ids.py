@@ -438,9 +438,7 @@ def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
     if len(known) and len(ids) and own and theirs and own != theirs:
         one, other = (labels[:1].tolist()[0] for labels in (ids, known.labels))
         said = f"its {known.what} ids are {theirs} ({one!r}), those of the model {own} ({other!r})"
-        raise InputError(
-            f"{name}: {said}, so that none is known; give ids as in training (rgals: --text-ids)"
-        )
+        raise InputError(f"{name}: {said}, so that none is known; give ids as in training (--text-ids)")
 
 
 def label_arrays(prefix: str, names: Names, n: int) -> Iterator[Parts]:
