@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rgals.losses.base import AUTO, Coefficients, Loss, Side, check_methods, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, Side, check_methods
 from rgals.losses.degrees import Degrees
+from rgals.losses.fitted import spectral_edge
 from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX

@@ -16,7 +16,6 @@
 #
 # Solvers see nothing of a loss but these arrays; a new loss is one class with one method.
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.losses.degrees import Degrees, power
+from rgals.losses.fitted import spectral_edge
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import RANGES, check_real, or_auto, plain_number
@@ -187,29 +187,6 @@ def positive_terms(loss: Any, degrees: Degrees, *of_users: Any) -> tuple[np.ndar
     boost, items = degrees.user_factor(loss.user_exponent), degrees.item_factor(exponent)
     users = np.stack([term * boost for term in of_users], 1)
     return users, np.repeat(items[:, None], 4, axis=1)
-
-
-def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
-    """``sqrt(max(M, N) / n)``, at least half the edge of the noise: the default ``reg`` of a `Loss`.
-
-    The closed form of RG2 with alpha=0 subtracts ``reg`` from every singular value. Of a random matrix of n
-    interactions it leaves nothing from the edge on, ``reg = sqrt(M / n) + sqrt(N / n)``.
-
-    Parameters
-    ----------
-    n_users, n_items, nnz : int
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> from rgals.losses import spectral_edge
-    >>> spectral_edge(100, 400, 10_000)
-    0.2
-    """
-    return math.sqrt(max(n_users, n_items, 1) / max(nnz, 1))
 
 
 def positive_coefficients(

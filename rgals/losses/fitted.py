@@ -1,4 +1,4 @@
-"""The rule of RG2 and its kin: a setting from margins, cohesion and K, fitted to the best on real data."""
+"""Rules: settings from margins, cohesion and K; that of RG2 and its kin is fitted to real data."""
 
 import math
 from typing import NamedTuple
@@ -60,6 +60,29 @@ class Setting(NamedTuple):
     alpha: float
     reg: float
     item_exponent: float
+
+
+def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
+    """``sqrt(max(M, N) / n)``, at least half the edge of the noise: the default ``reg`` of a `Loss`.
+
+    The closed form of RG2 with alpha=0 subtracts ``reg`` from every singular value. Of a random matrix of n
+    interactions it leaves nothing from the edge on, ``reg = sqrt(M / n) + sqrt(N / n)``.
+
+    Parameters
+    ----------
+    n_users, n_items, nnz : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from rgals.losses import spectral_edge
+    >>> spectral_edge(100, 400, 10_000)
+    0.2
+    """
+    return math.sqrt(max(n_users, n_items, 1) / max(nnz, 1))
 
 
 def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:

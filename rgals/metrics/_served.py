@@ -124,8 +124,7 @@ class Served:
     @cached_property
     def _alike(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Items whose factors another item before has, and the first that has them; None: all differ."""
-        assert isinstance(self.source, tuple)
-        factors = np.ascontiguousarray(self.source[1])
+        factors = np.ascontiguousarray(self.source[1])  # type: ignore[index]
         rows = factors.view(np.dtype((np.void, factors.itemsize * factors.shape[1]))).ravel()
         _, first, place = np.unique(rows, return_index=True, return_inverse=True)
         first = first[place]
