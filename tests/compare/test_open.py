@@ -355,7 +355,8 @@ def test_users_and_items_without_interactions(rng):
     for user in range(39):
         items = rng.choice(28, 9, replace=False)
         train[user, items[:5]], hidden[user, items[5]], test[user, items[6:]] = 1, 1, 1
-    train[:3], hidden[:2], test[39, 4] = 0, 0, 1  # cold users, one of them the last, one in validation
+    train[:3], hidden[:3], test[2], test[39, 4] = 0, 0, 0, 1  # cold users, one of them the last
+    hidden[2, 9] = test[2, :3] = 1  # one is known from validation, and has the first items of the catalogue
     parts = Split(as_csr(train), as_csr(hidden), as_csr(test))
     known, scores = sp.csr_matrix(train), np.asarray(train @ cosine(sp.csr_matrix(train), 5))
     assert (scores[:3] == 0).all() and known.nnz
