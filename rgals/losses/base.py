@@ -223,18 +223,10 @@ def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np
 
 
 def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
-    """``sum_k cols[k]``, times the values if ``valued``, over the stored entries of every row; in chunks."""
-    out, filled = np.zeros(matrix.n_rows), np.flatnonzero(matrix.row_counts)
-    starts = np.append(matrix.indptr[filled], matrix.nnz)
-    for first in range(0, matrix.nnz, _CHUNK):  # of whole rows: chunks do not change the bits of a sum
-        some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
-        if some.start < some.stop:
-            start, stop = starts[some.start], starts[some.stop]
-            entries = cols[matrix.indices[start:stop]]
-            if valued and not matrix.is_binary:
-                entries = entries * matrix.values[start:stop]
-            out[filled[some]] = np.add.reduceat(entries, starts[some] - start)
-    return out
+    """``sum_k cols[k]``, times the values if ``valued``, over the stored entries of every row."""
+    if valued and not matrix.is_binary:
+        return matrix.sum_rows(lambda at: cols[matrix.indices[at]] * matrix.values[at])
+    return matrix.sum_rows(lambda at: cols[matrix.indices[at]])
 
 
 def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coefficients":

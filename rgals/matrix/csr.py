@@ -1,6 +1,6 @@
 """The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -138,15 +138,19 @@ class CSR:
         """Sum of the values of each row, float64."""
         if self.is_binary:
             return self.row_counts.astype(np.float64)
-        sums = np.zeros(self.n_rows)
-        filled = np.flatnonzero(self.row_counts)
+        return self.sum_rows(self.values.__getitem__)
+
+    def sum_rows(self, of: Callable[[slice], np.ndarray]) -> np.ndarray:
+        """Sum of each row, float64, of the numbers that ``of`` gives for a slice of the entries."""
+        sums, filled = np.zeros(self.n_rows), np.flatnonzero(self.row_counts)
         starts = np.append(self.indptr[filled], self.nnz)
-        for first in range(0, self.nnz, _CHUNK):  # whole rows: `reduceat` copies all it is given to float64
+        # In chunks, as `reduceat` copies all it is given to float64; of whole rows, which keep their bits.
+        for first in range(0, self.nnz, _CHUNK):
             some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
             if some.start < some.stop:
-                values = self.values[starts[some.start] : starts[some.stop]]
-                at = starts[some] - starts[some.start]
-                sums[filled[some]] = np.add.reduceat(values, at, dtype=np.float64)
+                start, stop = starts[some.start], starts[some.stop]
+                entries, at = slice(start, stop), starts[some] - start
+                sums[filled[some]] = np.add.reduceat(of(entries), at, dtype=np.float64)
         return sums
 
     @property

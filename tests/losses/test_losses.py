@@ -240,7 +240,7 @@ def test_a_subclass_that_hides_an_automatic_parameter_is_told_so():
 
 def test_the_ridge_of_a_row_is_the_same_alone_and_among_many(monkeypatch):
     """Rows were cut at every chunk of entries, where sums rounded otherwise than those of the row alone."""
-    monkeypatch.setattr("rgals.losses.base._CHUNK", 1000)
+    monkeypatch.setattr("rgals.matrix.csr._CHUNK", 1000)
     rng = np.random.default_rng(0)
     X = as_csr(sp.csr_array((rng.random((90, 400)) < 0.3).astype(np.float64)), dtype=np.float64)
     assert not np.isin(np.arange(1000, X.nnz, 1000), X.indptr).any(), "every chunk ends within a row"
