@@ -7,7 +7,7 @@ the registers of the processor. A loop in Python unrolls code; a loop at run tim
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -267,11 +267,9 @@ class Emitter:
         with one.loop(n, whole * self.width) as at:
             yield one, at
 
-    @contextmanager
-    def when(self, condition) -> Iterator[None]:
+    def when(self, condition) -> AbstractContextManager[Any]:
         """Code that runs if a condition (`Index.is_`) holds."""
-        with self.builder.if_then(condition):
-            yield
+        return self.builder.if_then(condition)
 
     def index(self, value: "int | Index") -> Index:
         """An integer as a constant index; an index as it is."""
