@@ -25,7 +25,7 @@ from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
 from rgals.files.archive import OtherFormatError
 from rgals.losses import Loss, get_loss
-from rgals.matrix.store import open_matrix
+from rgals.matrix.store import Store, open_matrix
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
 from rgals.sgd import SGDRanker
@@ -129,10 +129,12 @@ def read_data(args: argparse.Namespace, name: str = "data", *, stores: bool = Fa
     if os.path.isdir(path) and (options or not stores):
         how = "only `rgals fit` takes a store, and options of reading are given to `rgals convert`"
         raise InputError(f"{path} is a folder: {how}")
-    if os.path.isdir(path):
-        return open_matrix(path)
-    data, sides = read_interactions(path, **options), [side for side in IDS if are_texts(args, side)]
-    return data.replace(**{f"{side}_ids": getattr(data, f"{side}_ids").astype(str) for side in sides})
+    data: Any = open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
+    texts = {f"{side}_ids": getattr(data, f"{side}_ids").astype(str) for side in IDS if are_texts(args, side)}
+    if isinstance(data, Interactions):
+        return data.replace(**texts)
+    ids = {"user_ids": data.user_ids, "item_ids": data.item_ids}
+    return Store(data.path, data.matrix, **ids | texts)
 
 
 def are_texts(args: argparse.Namespace, side: str) -> bool:

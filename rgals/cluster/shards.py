@@ -14,7 +14,7 @@ import numpy as np
 from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
-from rgals.datasets.given import given, wanted_columns, warn_of_marks
+from rgals.datasets.given import Given, given, wanted_columns, warn_of_marks
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.datasets.layout import NoRowsError
 from rgals.datasets.read import read_interactions
@@ -289,7 +289,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
     if isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X):
         files = [str(path.absolute()) for path in files_of(X)]
-        parts, shape, own_labels = _read_tables(graphs, files, options, files=True)
+        parts, shape, own_labels = _read_tables(graphs, files, options, ids, files=True)
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
         if not isinstance(getattr(X, "ndim", None), int):
             raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
@@ -302,7 +302,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             parts, n_rows = _read_chunks(graphs, sources, options)
             shape, own_labels = (n_rows, int(X.shape[1])), (None, None)
         else:
-            parts, shape, own_labels = _read_tables(graphs, sources, options, files=False)
+            parts, shape, own_labels = _read_tables(graphs, sources, options, ids, files=False)
     else:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
@@ -329,8 +329,11 @@ def _read_chunks(graphs: Graphs, chunks: list[Any], options: tuple) -> tuple[lis
     return graphs.submit(graphs.each("chunks-rows", number, matrices, firsts[:-1])), firsts[-1]
 
 
-def _read_tables(graphs: Graphs, sources: list[Any], options: tuple, *, files: bool) -> tuple[Any, ...]:
+def _read_tables(
+    graphs: Graphs, sources: list[Any], options: tuple, ids: tuple[Any, Any], *, files: bool
+) -> tuple[Any, ...]:
     """Futures of the `Part` of every table; the shape of the whole matrix; futures of user and item ids."""
+    Given(None, of_rows=True).refuse_beside(user_ids=ids[0], item_ids=ids[1])
     tables = graphs.submit(graphs.each("parts", read_table, sources, range(len(sources)), always=options))
     sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
     all_of = [graphs.one(f"{side}-all-ids", all_ids, ids, files) for side, ids in sides.items()]

@@ -29,7 +29,7 @@ from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import Rules, check_rules, check_values, stored_values
 from rgals.datasets.layout import NoRowsError
 from rgals.datasets.numbering import Numbering
-from rgals.files.atomic import close_and_remove, lock, locked
+from rgals.files.atomic import close_and_remove, lock, locked, naming
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import read_ahead
 from rgals.matrix.store import HEAD, ArrayFile, Store, Writer, open_matrix
@@ -156,7 +156,7 @@ def _folder(target: Path) -> Iterator[Path]:
                 shutil.rmtree(left.with_suffix(_PART), ignore_errors=True)
                 close_and_remove(held, str(left))
     folder = target.parent / f".{target.name}-{secrets.token_hex(6)}{_PART}"
-    with locked(folder.with_suffix(_LOCK)):
+    with locked(folder.with_suffix(_LOCK)), naming(target):
         folder.mkdir()
         try:
             yield folder

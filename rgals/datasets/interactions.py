@@ -276,7 +276,7 @@ def check_values(value: np.ndarray | None, where: Callable[[int], str], rules: R
     for bad, what in ((np.isnan(value), "NaN"), (np.isinf(value), "infinite")):
         refuse(bad, where, f"the value is {what}; values must be finite and >= 0")
     keep = "give min_value to keep only the rows from that value on"
-    must = f"values must be >= 0 (or {keep}, or dislike_below=0 to take negative ones as dislikes)"
+    must = f"values must be >= 0 (or {keep}; read_interactions(..., dislike_below=0) reads dislikes)"
     if rules.min_value is None and rules.dislike_below is None:
         refuse(value < 0, where, f"the value {{:g}} is negative; {must}", value)
 

@@ -48,7 +48,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         if (descriptor := open_locked(temporary, os.O_EXCL)) is None:
             Path(temporary).unlink(missing_ok=True)
     try:
-        with os.fdopen(descriptor, "w+b") as file:
+        with naming(target), os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
             if mode is not None and not _WINDOWS:  # Windows has no more than a read-only flag
@@ -58,12 +58,21 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
                 os.replace(temporary, target)  # while it is open and locked, no other writer removes it
         if _WINDOWS:
             _replace_closed(temporary, target)
-    except BaseException as error:
-        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
-            error.filename = target
+    except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(folder)
+
+
+@contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Name a file in errors of the system that name none, as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def _remove_leftovers(folder: str) -> None:

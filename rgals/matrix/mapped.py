@@ -88,7 +88,8 @@ class Column:
             raise FileFormatError(f"{self.path}: {why}; put it back, or fit again") from None
         with file:
             if _mark(os.fstat(file.fileno())) != self.mark:
-                raise FileFormatError(f"{self.path} has changed since it was opened; open the store again")
+                why = "has changed since it was opened; open the store again, and fit again a model of it"
+                raise FileFormatError(f"{self.path} {why} that was not saved and loaded")
             yield file
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rgals.datasets.given import by_ids, given
 from rgals.datasets.ids import IdMap, Positions
-from rgals.files.atomic import atomic_file, close_and_remove, open_locked
+from rgals.files.atomic import atomic_file, close_and_remove, naming, open_locked
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
@@ -158,7 +158,7 @@ def recommend_all(
     if kind == "npz" and users is not None:
         IdMap(task.names(0, len(task)), "users")  # refuses users that occur twice
     target, started = os.path.realpath(os.fspath(out)), time.perf_counter()
-    with Scratch(target + ".partial", task, batch_size, resume) as scratch:
+    with naming(target), Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
         with Bar(total=len(task), initial=resumed, desc="users", unit="user", disable=not verbose) as bar:
             for start in range(resumed, len(task), batch_size):

@@ -35,7 +35,7 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
         return check_choice("format", given, FORMATS)
     suffix = os.path.splitext(str(path))[1].lower()
     if suffix not in SUFFIXES:
-        advice = f"end the name in {', '.join(SUFFIXES)} or give format="
+        advice = f"end the name in {', '.join(SUFFIXES)} or, to recommend_all, give format="
         raise ParameterError("out", str(path), advice)
     return SUFFIXES[suffix]
 

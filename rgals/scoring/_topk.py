@@ -197,7 +197,7 @@ def topk(
     gpu = None if device == "cpu" else open_device(device)
     n_queries, n_items = len(queries), len(items)
     exclude = CSR.empty(n_queries, n_items) if exclude is None else exclude
-    pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items, dislikes=True)
+    pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items, dislikes=True).load()
     scale = np.asarray([] if item_scale is None else item_scale)
     if scale.dtype.kind not in "biuf":
         raise InputTypeError(f"item_scale must hold real numbers, not {scale.dtype}")
@@ -209,7 +209,7 @@ def topk(
     entry = 4 + queries.dtype.itemsize
     if is_matrix(candidates):
         require_lists(n_queries, n, entry)
-        allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
+        allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items).load()
         kept = allowed.where(~np.isin(allowed.indices, blocked)) if len(blocked) else allowed
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
         with workers(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
@@ -280,7 +280,7 @@ def topk_dense(
         raise InputTypeError("scores must be a matrix of float32 or float64")
     n = check_int("n", n, 1)
     exclude = CSR.empty(*scores.shape) if exclude is None else exclude
-    pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1], dislikes=True)
+    pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1], dislikes=True).load()
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     with workers(useful_jobs(n_jobs, scores.size)) as threads:

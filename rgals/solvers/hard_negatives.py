@@ -338,3 +338,10 @@ def scratch_bytes(
     # Lists and scores, sorted lists, and the merged rows of a part.
     listed = min(max(_AT_ONCE, n * topk.USERS), n * n_users)
     return drawn, listed * (2 * entry + 6) + min(nnz, listed) * entry + terms // 2
+
+
+def update_bytes(hard: HardNegatives, shape: tuple[int, int], changed: int, itemsize: int) -> int:
+    """Bytes that an update of some items adds: their pairs, and lists and scores of a part of the users."""
+    n_users, n = shape[0], hard.n_top(shape[1])
+    at_once = min(max(_AT_ONCE, (n + changed) * topk.USERS), (n + changed) * n_users)
+    return 24 * n_users * min(n, changed) + at_once * (8 + 2 * itemsize)

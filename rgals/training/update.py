@@ -25,6 +25,7 @@ from rgals.runtime.progress import LOG
 from rgals.solvers.als import ALS, Problem, sides_of
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
+from rgals.solvers.hard_negatives import update_bytes
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
 from rgals.training.data import check_matrix
@@ -415,8 +416,9 @@ def _admit(state: FittedState, events: CSR) -> None:
     nnz = state.interactions().nnz + events.nnz
     # Two copies of the factors; positions, values and order of merged rows.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
-    if (hard := state.hard_negatives) is not None:  # pairs of users and items that they rank first
-        needed += 24 * n_users * min(hard.n_top(n_items), int(np.count_nonzero(events.col_counts)))
+    if (hard := state.hard_negatives) is not None:
+        changed = int(np.count_nonzero(events.col_counts))
+        needed += update_bytes(hard, events.shape, changed, state.item_factors.itemsize)
     what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
     memory.admit(needed, what, "update a model of fewer users and items, or lower K")
 

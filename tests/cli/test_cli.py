@@ -23,7 +23,7 @@ from rgals import IALS, RGALS, Positions
 from rgals.baselines import EASE, Popularity
 from rgals.cli import COMMANDS, _shared, main
 from rgals.datasets import Interactions, make_implicit, read_interactions
-from rgals.matrix import open_matrix
+from rgals.matrix import convert, open_matrix
 from rgals.metrics import evaluate, judge, ndcg
 from rgals.model_selection import split_interactions
 from rgals.sgd import SGDRanker
@@ -784,6 +784,11 @@ def test_ids_of_features_are_read_as_those_of_interactions(tmp_path, capsys):
     (tmp_path / "today.csv").write_text("user,item\n" + "".join(f"u{k},11\n" for k in range(9)))
     assert "--text-ids" in error_of(capsys, "evaluate", out, tmp_path / "today.csv")
     assert main(["evaluate", out, str(tmp_path / "today.csv"), "--text-ids", "both", "-q"]) == 0
+    convert(tmp_path / "today.csv", tmp_path / "today.rgals")  # where they are integers
+    store = ["fit", str(tmp_path / "today.rgals"), "-o", out, *FAST, "-q"]
+    for told, kind in (([], "i"), (["--text-ids", "both"], "U")):
+        assert main([*store, *told]) == 0
+        assert RGALS.load(out).item_ids_.dtype.kind == kind
     capsys.readouterr()
     for text in ("item;size\n007;1\nNA;2\n010;3\n", "name,size\n007,1\nNA,2\n010,3\n"):
         (tmp_path / "kinds.csv").write_text(text)  # were taken in the order of ids that nobody sees

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections import Counter
@@ -228,6 +229,17 @@ def watched(read, seen):
             yield part, done
 
     return reader
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "a.csv").write_text("user,item\n1,2\n3,4\n")
+    monkeypatch.setattr(module, "_write", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.rgals'"):
+        convert(tmp_path / "a.csv", tmp_path / "a.rgals")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 @pytest.mark.parametrize("name", ["events.xlsx", "events.pkl", "events.json"])

@@ -23,7 +23,7 @@ from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Values, Weighting
 from rgals.metrics import evaluate
 from rgals.runtime import memory
-from rgals.scoring import recommend_all
+from rgals.scoring import recommend_all, topk, topk_dense
 from rgals.sgd import SGDRanker
 from rgals.solvers.footprint import Footprint
 
@@ -185,6 +185,22 @@ def test_filters_with_ids_are_found_by_them(shops, tmp_path):
             assert texts[0] == texts[1] and texts[2] == texts[3] and texts[0] != texts[2]
     for mine, other in zip(model.recommend_new(store, 5), model.recommend_new(data, 5), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+def test_the_matrix_of_a_store_filters_where_arrays_are_needed(shops):
+    data, store = both(shops, True)
+    model = fitted(data)
+    users, items = model.factors_
+    calls = (
+        lambda X: topk(users, items, 5, exclude=X),
+        lambda X: topk(users, items, 5, candidates=X),
+        lambda X: topk_dense(users @ items.T, 5, exclude=X),
+        lambda X: model.recommend(data.user_ids, 5, exclude=X),
+        lambda X: model.recommend_new(data, 5, exclude=None, candidates=X),
+    )
+    for call in calls:
+        for mine, other in zip(call(store.matrix), call(data.matrix), strict=True):
+            np.testing.assert_array_equal(mine, other)
 
 
 def test_what_holds_all_interactions_loads_a_store(shops):
@@ -453,7 +469,7 @@ def test_a_store_that_changes_under_a_fit_is_an_error(shops, tmp_path):
         (tmp_path / other.name).write_bytes(other.read_bytes())
     store = open_matrix(tmp_path)
     (tmp_path / "rows_indices.npy").write_bytes((path / "rows_indices.npy").read_bytes()[:-400])
-    with pytest.raises(FileFormatError, match=r"rows_indices\.npy has changed"):
+    with pytest.raises(FileFormatError, match=r"rows_indices\.npy has changed .* and fit again a model"):
         fitted(store)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions, UnknownIdError
+from rgals import IALS, RG2, RGALS, RGX, WRMF, HardNegatives, Positions, UnknownIdError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.runtime import memory
 from rgals.runtime.errors import (
@@ -325,11 +325,19 @@ def test_an_update_without_memory_is_refused(monkeypatch):
     assert model._snapshot is state
 
 
-@pytest.mark.parametrize("valued", [False, True])
-@pytest.mark.few(0)
-def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
+@pytest.mark.parametrize(
+    ("valued", "options"),
+    [
+        (False, {}),
+        (True, {"values": "bm25"}),
+        (False, {"n_iter": 2, "hard_negatives": HardNegatives(1, warmup=1)}),
+    ],
+    ids=str,
+)
+@pytest.mark.few(1)
+def test_an_update_takes_no_more_memory_than_it_says(valued, options, monkeypatch):
     X = make_implicit(4000, 2000, mean_interactions=60, valued=valued, random_state=0).matrix
-    model = fitted("ials", X, "float32", n_iter=1, values="bm25" if valued else "raw")
+    model = fitted("ials", X, "float32", **{"n_iter": 1, **options})
     said = []
     monkeypatch.setattr(memory, "admit", lambda needed, *_: said.append(needed))
     model.partial_fit(X[:2])
