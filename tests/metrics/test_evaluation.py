@@ -256,6 +256,14 @@ def test_overlap_of_train_and_test_is_dropped_with_a_warning():
         evaluate((P, Q), test, test)
 
 
+def test_dislikes_count_where_all_likes_of_the_user_are_in_train():
+    model = np.ones((2, 1)), np.array([[3.0], [2.0], [1.0]])
+    train, test = sp.csr_array([[1.0, 0, 0], [1, 0, 0]]), sp.csr_array([[1.0, -1, 0], [0, 1, -1]])
+    with pytest.warns(UserWarning, match="^1 test interactions are also in train"):
+        found, users = evaluate(model, train, test, "dislike_rate@1", per_user=True)
+    assert users.tolist() == [0, 1] and found["dislike_rate@1"].tolist() == [1.0, 0.0]
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_model_that_was_fitted_to_the_test_set_is_told():
     """Its figures are too good, whatever is left out of the rankings; nothing said so."""
@@ -510,6 +518,7 @@ def test_bad_calls_of_evaluate_are_named(change, error, words):
         ([[0, 3]], InputError, "row 0 holds item 3 at rank 2"),
         ([[-2, 1]], InputError, "item -2 at rank 1"),
         ([[2, 0, 2]], InputError, "item 2 twice"),
+        ([[0, 2, 0]], InputError, "item 0 twice"),
         ([[0.0, 1.0]], InputTypeError, "integer"),
         ([[0, 1], [2]], ShapeError, "several lengths.*-1"),
         ([0, 1], ShapeError, "two dimensions"),

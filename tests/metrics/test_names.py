@@ -153,6 +153,14 @@ def test_dislikes_belong_to_the_group_of_their_user_or_item(parts, by):
         assert (figures, figures.n_users) == (whole, whole.n_users)
 
 
+def test_items_are_as_popular_as_they_are_liked():
+    train = sp.csr_array([[1.0, -1, 0], [1, -1, 0], [0, 1, 0], [0, 0, 1]])
+    test = sp.csr_array([[0.0, 0, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
+    model = np.ones((4, 1)), np.array([[3.0], [2.0], [1.0]])
+    found = evaluate_segments(model, train, test, "hit_rate@1", by="popularity", bins=(1, 2))
+    assert found == {"1": {"hit_rate@1": 0.0}, "2+": {"hit_rate@1": 1.0}}
+
+
 @pytest.mark.parametrize("by", ["activity", "popularity"])
 def test_a_group_whose_test_items_are_all_in_train_is_left_out(by):
     model = np.array([[1.0], [2.0], [1.0]]), np.array([[3.0], [2.0], [1.0]])

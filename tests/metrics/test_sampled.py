@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import hypergeom
 
+from rgals.baselines import Popularity
 from rgals.datasets import Interactions
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, evaluate_sampled
@@ -148,6 +149,18 @@ def test_too_few_items_name_the_user():
         )
     with pytest.raises(InputError, match="no interaction"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), None, sp.csr_array((2, 4)), n_negatives=3)
+
+
+def test_users_and_items_that_the_model_does_not_know_are_refused():
+    train = Interactions(sp.csr_array(np.eye(3)), ["ann", "bob", "eve"], ["milk", "rum", "tea"])
+    model = Popularity().fit(train)
+    for users, items in ((["ann", "zoe"], ["rum", "tea"]), (["ann", "bob"], ["cake", "tea"])):
+        test = Interactions(sp.csr_array([[0, 1.0], [1, 0]]), users, items)
+        with (
+            pytest.warns(UserWarning, match="does not know"),
+            pytest.raises(InputError, match="leave them out"),
+        ):
+            evaluate_sampled(model, train, test, n_negatives=1)
 
 
 def test_disliked_test_items_are_no_negatives():

@@ -239,6 +239,20 @@ def test_features_that_say_nothing_leave_a_user_cold(parts, cold):
     assert found["ndcg@10"] == pytest.approx(by_hand(lists, test[asked])[0]) and found.n_cold == 5
 
 
+def test_equal_scores_of_a_known_user_are_an_answer():
+    """Items rank by number then; of a user of whom nothing is known they are none."""
+    train, test = sp.csr_array([[0, 0, 1.0], [0, 0, 0]]), sp.csr_array([[1.0, 0, 0], [1.0, 0, 0]])
+    values, _ = evaluate(lambda users: np.zeros((len(users), 3)), train, test, "hit_rate@1", per_user=True)
+    assert values["hit_rate@1"].tolist() == [1.0, 0.0]
+
+
+def test_dislikes_make_nothing_popular():
+    train, test = sp.csr_array([[-1.0, 1, 0], [-1, 0, 0], [0, 0, 0]]), sp.csr_array((3, 3)).tolil()
+    test[2, 1] = 1.0
+    pair = np.array([[1.0], [1.0], [0.0]]), np.ones((3, 1))
+    assert evaluate(pair, train, test.tocsr(), "hit_rate@1", cold="popular") == {"hit_rate@1": 1.0}
+
+
 def test_unknown_users_are_cold_and_unknown_items_missed():
     known = Interactions(sp.csr_array(np.eye(3) + np.eye(3, k=1)), np.array(["a", "b", "c"]), np.arange(3))
     hidden = Interactions(
@@ -275,6 +289,10 @@ def test_ids_beside_a_model_without_ids_are_rows_and_columns_or_refused(model, p
         evaluate(model, *turned)
     with pytest.raises(InputError, match="^train has ids, but what it is used with has none"):
         plots.popularity_bias(model, turned[0])
+    turned = [Interactions(part[:, sort[1]], np.arange(70), items[sort[1]]) for part in parts]
+    assert (turned[0].matrix.sum(axis=1) == train.sum(axis=1)).all()  # rows are as long, items others
+    with pytest.raises(InputError, match="^train has ids, but what it is used with has none"):
+        evaluate(model, *turned)
     told = [Interactions(part, np.arange(70), np.arange(40)) for part in (train, test)]
     assert evaluate(model, *told) == evaluate(model, train, test)
 
