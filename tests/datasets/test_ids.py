@@ -197,3 +197,17 @@ def test_positions_are_found_in_any_map():
         np.testing.assert_array_equal(ids.index(Positions([2, 3, -1]), missing="mark"), [2, -1, -1])
         with pytest.raises(UnknownIdError, match="no user at position 3: they run from 0 to 2"):
             ids.index(Positions(3))
+
+
+def test_offsets_that_fall_are_damage():
+    arrays = IdMap(["ab", "c", "de"]).to_arrays()
+    assert arrays["offsets"].tolist() == [0, 2, 3, 5]
+    arrays["offsets"] = np.array([0, 3, 2, 5])
+    with pytest.raises(InputError, match="offsets do not fit the text"):
+        IdMap.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("labels", [[7, 7, 9], [7, 9, 9], ["a", "b", "b"]])
+def test_labels_in_order_occur_once_too(labels):
+    with pytest.raises(InputError, match="occurs twice in the labels"):
+        IdMap(labels)

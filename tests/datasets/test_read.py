@@ -916,3 +916,49 @@ def test_options_of_a_wrong_type_are_named(write, option):
     (name,) = option
     with pytest.raises(ParameterError, match=f"{name}="):
         read_interactions(write("user,item\n1,2\n"), **option)
+
+
+def test_a_value_of_0_is_an_interaction_only_where_values_are_binarized():
+    rows = ["a", "b", "b"], ["x", "x", "y"], [0.0, 3.0, 1.0]
+    found = read_interactions(rows, min_value=0)
+    assert found.matrix.toarray().tolist() == [[1, 0], [1, 1]]
+    stars = read_interactions(rows, min_value=0, binarize=False)
+    assert stars.user_ids.tolist() == ["b"] and stars.matrix.toarray().tolist() == [[3, 1]]
+
+
+def test_a_threshold_is_compared_in_the_type_of_stored_values():
+    values = np.array([3.3, 3.2, 3.4], np.float32)
+    assert float(values[0]) < 3.3
+    found = read_interactions((["a", "b", "c"], ["x", "x", "x"], values), min_value=3.3)
+    assert found.user_ids.tolist() == ["a", "c"]
+
+
+def test_of_rows_of_one_time_the_last_is_the_latest():
+    rows = ["a"] * 4, ["x"] * 4, [1.0, 2.0, 3.0, 4.0], [7, 9, 9, 8]
+    found = read_interactions(rows, duplicates="last")
+    assert found.matrix.data.tolist() == [3.0] and found.timestamp.tolist() == [9]
+
+
+def test_a_pair_of_training_and_test_is_trained_on():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user": list("aabb"), "item": list("xxxy"), "split": [1, 0, 2, 1]})
+    found = read_interactions(frame)
+    assert found.train.toarray().tolist() == [[2, 0], [0, 0]]
+    assert found.validation.toarray().tolist() == [[0, 0], [1, 0]] and found.test.nnz == 1
+
+
+@pytest.mark.parametrize("values", [[1e39, 1.0, 2.0], [3e38, 3e38, 2.0]])
+def test_values_and_sums_beyond_the_stored_type_are_named(values):
+    with pytest.raises(InputError, match="user a, item x: the value inf is not usable"):
+        read_interactions((["a", "a", "b"], ["x", "x", "x"], values))
+
+
+def test_marks_need_a_matrix_of_which_every_entry_is_stored_once():
+    ids = ["a", "b"], ["x", "y"]
+    twice = sp.csr_array((np.ones(3), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    zero = sp.csr_array((np.array([1.0, 0, 1]), np.array([0, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    for matrix in (twice, zero):
+        assert Interactions(matrix, *ids).nnz == 3
+        for marks in ({"timestamp": [1, 2, 3]}, {"split": [0, 1, 0]}):
+            with pytest.raises(InputError, match="sorted rows, no duplicates and no stored zeros"):
+                Interactions(matrix, *ids, **marks)

@@ -147,6 +147,11 @@ def test_what_nanoseconds_cannot_hold_is_refused_and_never_wrapped(unit, kind):
     for year in (1600, 2263, 3000, 9999):
         with pytest.raises(InputError, match=rf"row 1: the timestamp '?{year}.*1678 (to|and) 2262"):
             read(2024, year)
+    for when in ("2262-04-12", "1677-09-20") if unit != "Y" else ():  # of years that others fit
+        found = np.array(["2024-01-01", when], f"M8[{unit}]")
+        found = np.array([*found], object) if kind else found
+        with pytest.raises(InputError, match="row 1: the timestamp"):
+            read_interactions((["a", "a"], [0, 1], None, found))
     last = np.array([2**63 - 1], f"M8[{unit}]")  # "for ever": in days, its seconds wrap to 1969
     with pytest.raises(InputError, match="row 0: the timestamp"):
         read_interactions((["a"], ["b"], None, np.array([*last], object) if kind else last))
@@ -258,3 +263,18 @@ def test_columns_of_durations_are_refused_in_any_unit(unit, box):
     """Those in nanoseconds were taken as numbers."""
     with pytest.raises(InputError, match=r"row 0: the timestamp \d+ \w+ is a duration, no point in time"):
         read_interactions((["a"], ["x"], None, box(np.array([1], f"m8[{unit}]"))))
+
+
+def test_one_day_beyond_the_twelfth_tells_which_number_is_the_month():
+    assert moments(["12/13/2024", "01/02/2024"]).tolist() == [ns(2024, 12, 13), ns(2024, 1, 2)]
+    assert moments(["13/12/2024", "01/02/2024"]).tolist() == [ns(2024, 12, 13), ns(2024, 2, 1)]
+
+
+@pytest.mark.parametrize("hour", ["0:30 am", "0:30 pm", "13:30 am", "13:30 pm"])
+def test_hours_of_a_clock_of_twelve_run_from_1_to_12(hour):
+    halves = [ns(2024, 1, 31) + minutes * 60 * 10**9 for minutes in (30, 750, 810)]
+    assert (
+        moments([f"2024-01-31 {known}" for known in ("12:30 am", "12:30 pm", "1:30 pm")]).tolist() == halves
+    )
+    with pytest.raises(ValueError, match="is no hour"):
+        moments([f"2024-01-31 {hour}"])
