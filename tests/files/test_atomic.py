@@ -104,6 +104,59 @@ def test_the_folder_is_made_durable(target, monkeypatch):
 
 
 @POSIX
+@pytest.mark.parametrize("name", ["EINVAL", "ENOTSUP", "ENOSYS", "EIO"])
+def test_a_folder_that_cannot_be_flushed_is_no_error_and_one_that_fails_is(target, monkeypatch, name):
+    original, number = os.fsync, getattr(errno, name)
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, "no flush of folders here")
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if name == "EIO":
+        with pytest.raises(OSError, match="no flush"):
+            write(target)
+    else:
+        write(target)
+    assert target.read_bytes() == b"new" and os.listdir(target.parent) == [target.name]
+
+
+@POSIX
+def test_a_folder_that_may_not_be_opened_is_no_error(target, monkeypatch):
+    original = os.open
+
+    def opened(path, *how):
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return original(path, *how)
+
+    monkeypatch.setattr(os, "open", opened)
+    write(target)
+    assert target.read_bytes() == b"new"
+
+
+@POSIX
+def test_a_lock_of_a_file_that_is_gone_locks_nothing_and_another_is_made(tmp_path, monkeypatch):
+    """The holder before removes the file while another process, which has opened it, waits for its lock."""
+    path, original, tries = tmp_path / "lock", files.lock, []
+
+    def lock(descriptor, **how):
+        tries.append(descriptor)
+        if len(tries) % 2:
+            path.unlink()
+        return original(descriptor, **how)
+
+    monkeypatch.setattr(files, "lock", lock)
+    with files.locked(path):
+        assert len(tries) == 2 and path.exists()
+    assert not path.exists()
+    descriptor = files.open_locked(str(path))
+    assert len(tries) == 4 and os.path.samestat(os.fstat(descriptor), os.stat(path))
+    os.close(descriptor)
+
+
+@POSIX
 def test_permissions_and_links_are_kept(target):
     target.chmod(0o640)
     link = target.parent / "link"
