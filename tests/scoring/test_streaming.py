@@ -194,6 +194,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(model, tmp_path, mo
     assert not partial.exists()
 
 
+@pytest.mark.filterwarnings("ignore:2 of 150 users have no recommendations")
 def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monkeypatch):
     out = tmp_path / "recs.csv"
     options = {"n": 9, "batch_size": 16, "cold": "popular"}
@@ -203,6 +204,7 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
         (model, options | {"n": 8}),
         (model, options | {"exclude": None}),
         (model, options | {"exclude_items": [3]}),
+        (model, options | {"cold": "empty"}),
         (model, options | {"users": np.arange(M)[::-1]}),
         (model, options | {"batch_size": 17}),
         (model, options | {"resume": False}),
