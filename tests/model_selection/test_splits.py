@@ -492,3 +492,19 @@ def test_a_protocol_of_numbers_from_numpy_is_described_in_plain_ones():
 def test_parts_print_their_sizes_and_no_list_of_users():
     shown = repr(Protocol(split="held_out_users").apply(make_implicit(60, 40, random_state=0)))
     assert "shape (48, 40)" in shown and "users=" not in shown and len(shown.splitlines()) < 12
+
+
+@pytest.mark.parametrize("ratios", [(0.8, 0.1, 0.105), (0.8, 0.19995), (0.7, 0.2, 0.1001)])
+def test_shares_that_nearly_sum_to_1_are_refused(X, ratios):
+    assert split_interactions(X, (0.7, 0.2, 0.1 + 1e-9), random_state=0)[0].nnz > 0
+    with pytest.raises(ParameterError, match="sum to 1"):
+        split_interactions(X, ratios)
+
+
+@pytest.mark.parametrize("cut", [[3, 3], [3, math.nan], [math.nan, 3], [5, 3]])
+def test_cuts_rise_and_are_numbers(cut):
+    X = sp.csr_array(np.ones((2, 4)))
+    times = np.arange(8)
+    assert [part.nnz for part in temporal_split(X, [3, 5], times)] == [3, 2, 3]
+    with pytest.raises(ParameterError, match="give one time, or several that increase"):
+        temporal_split(X, cut, times)
