@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from helpers import interactions
 
 from rgals.matrix import csr, weighting
+from rgals.matrix.csr import TimedMatrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import VALUES, Values, Weighting
 
@@ -76,20 +77,42 @@ def test_a_row_alone_and_an_item_among_others_have_the_same_bits(kind):
         np.testing.assert_array_equal(np.delete(replaced.idf, few), np.delete(made.idf, few))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_that_some_dislike_weigh_as_in_the_matrix(kind):
+    X = counts()
+    disliked = np.random.default_rng(3).random(X.nnz) < 0.2
+    X.data[disliked] *= -1
+    assert 0 < disliked.sum() < X.nnz
+    matrix = as_csr(X, dislikes=True)
+    made = Weighting.of(kind, matrix)
+    found, whole = made.columns(matrix.transpose(), matrix), made.rows(matrix).transpose()
+    np.testing.assert_array_equal(found.to_scipy().toarray(), whole.to_scipy().toarray())
+
+
 @pytest.mark.parametrize("kind", ["log1p", "binary"])
 def test_ones_stay_ones(kind):
     matrix = as_csr(interactions())
     assert Weighting.of(kind, matrix).rows(matrix).is_binary
 
 
+@pytest.mark.parametrize("least", [1e-38, 1e-45])  # the second over any scale above 2 is 0 in float32
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interaction_stays_one_however_small_its_value(kind):
+def test_an_interaction_stays_one_however_small_its_value(kind, least):
     X = counts()
-    X.data[:2] = 1e-38, 1e38
+    X.data[:2] = least, 1e38
     matrix = as_csr(X)
     found = Weighting.of(kind, matrix).rows(matrix)
     assert found.nnz == X.nnz and (found.is_binary or (found.values > 0).all())
     assert found.is_binary or np.isfinite(found.values).all()
+
+
+def test_what_came_after_the_fit_weighs_more_up_to_forty_half_lives():
+    times, values = np.array([70.0, 90, 100]), np.array([1.0, 2.0, 3.0])
+    fitted = TimedMatrix.of(sp.csr_array((values, [0, 1, 2], [0, 3]), shape=(1, 3)), times)
+    made = Weighting().halving(10.0, as_csr(fitted, dtype=np.float64))
+    later = TimedMatrix.of(sp.csr_array((values, [0, 1, 2], [0, 3]), shape=(1, 3)), times + [30, 20, 900])
+    found = made.rows(as_csr(later, dtype=np.float64)).values
+    np.testing.assert_allclose(found / found[0], [1, 2 * 2, 3 * 2.0**40])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,6 +156,8 @@ def test_stars_are_told_from_counts():
         "liked alone": rng.choice([4, 5], 4000),
         "liked, in half steps": rng.choice([3.5, 4, 4.5, 5], 4000),
         "no steps": np.append(rng.uniform(1, 5, 4000), 5),
+        "some between the steps": stars - 0.3 * (rng.random(4000) < 0.1),
+        "of three levels": rng.choice([1, 4, 5], 4000, p=[0.2, 0.4, 0.4]),
         "larger": stars * 20,
         "few": stars[:500],
         "ones": np.ones(4000),
