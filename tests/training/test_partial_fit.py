@@ -397,6 +397,17 @@ def test_bad_calls_are_named_and_change_nothing(call, error, words):
     assert model._snapshot is state
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_sums_that_no_float_holds_are_refused():
+    X = data(valued=True).astype(np.float32)
+    X.data *= np.float32(2e38) / X.data.max()
+    model = fitted(X=X, dtype="float32", values="log1p")
+    state = model._snapshot
+    with pytest.raises(InputError, match="overflows float32"):
+        model.partial_fit(X)
+    assert model._snapshot is state
+
+
 def test_a_model_without_ids_refuses_tables():
     with pytest.raises(InputError, match="fit the model to data with ids"):
         fitted().partial_fit(read_interactions((["u1"], [10])))
