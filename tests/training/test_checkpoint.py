@@ -196,3 +196,27 @@ def test_a_schedule_that_is_a_function_is_refused(X, tmp_path):
     with pytest.raises(ParameterError, match="schedule"):
         make(schedule=lambda progress: 1.0).fit(X, checkpoint=tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iteration": 9},
+        {"iteration": 0, "history": []},
+        {"history": [{"iteration": 1, "seconds": 0.0, "objective": None}] * 3},
+        {"stopped": 0},
+        {"best": None},
+        {"best": [0.5]},
+        {"seed": None},
+    ],
+)
+def test_parts_of_a_checkpoint_that_do_not_belong_together_are_refused(X, tmp_path, change):
+    """All checksums are right."""
+    how = {"early_stopping": True, "patience": 9, "metric": "ndcg@3"}
+    make(n_epochs=3, **how).fit(X, checkpoint=tmp_path)
+    path = tmp_path / Checkpoint.name
+    arrays, meta = load_npz(path, expected=CHECKPOINT)
+    assert meta["iteration"] == len(meta["history"]) == 3 and meta["best"] is not None
+    save_npz(path, arrays, meta | change, spec=CHECKPOINT)
+    with pytest.raises(ModelFileError, match="damaged"):
+        make(n_epochs=4, **how).fit(X, checkpoint=tmp_path)

@@ -554,6 +554,15 @@ def test_features_that_only_the_forgotten_had_are_nowhere_in_the_file(rng, tmp_p
     assert again.user_ids_.tolist() == [users[-1], "u7"]
 
 
+def test_a_constant_column_stays_a_column_of_the_model_when_users_are_forgotten(rng):
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame({"user": [f"u{k}" for k in range(12)], "one": 5.0, "age": rng.integers(9, 70, 12)})
+    model = RGALS(K=3, feature_reg=1.0, random_state=0).fit(data, user_features=table)
+    before = model.transform(None, table)
+    model.forget_users(["u3"])
+    np.testing.assert_allclose(model.transform(None, table), before)
+
+
 def test_missing_categories_are_one_in_frames_of_every_package(rng):
     """They were "nan" of pandas and "None" of polars, so that one did not know the other's."""
     data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))

@@ -598,6 +598,15 @@ def test_drift_is_what_an_iteration_would_gain():
     assert drift.fall == pytest.approx((first - second) / (origin - second), rel=0.2)
 
 
+def test_what_is_forgotten_counts_as_changed():
+    model = fitted(X=labelled(data()))
+    before = model.seen_.nnz
+    for forget, ids in ((model.forget_users, ["u1", "u5"]), (model.forget_items, model.item_ids_[:2])):
+        forget(ids)
+        gone = before - model.seen_.nnz
+        assert 0 < gone < before / 2 and model.drift().merged == gone / model.seen_.nnz
+
+
 def test_a_model_that_reg_has_brought_to_nothing_does_not_drift():
     """It was a division by zero."""
     with pytest.warns(PrecisionWarning, match="reg leaves nothing"):
