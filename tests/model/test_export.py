@@ -1,6 +1,7 @@
 """Factors and models in other programs' hands: implicit, faiss, npy, parquet."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,6 +85,22 @@ def test_what_cannot_come_from_implicit_is_named(matrix):
     bpr.fit(sp.csr_matrix(matrix), show_progress=False)
     with pytest.raises(InputTypeError, match="fitted ALS model, not BayesianPersonalizedRanking"):
         RGALS.from_implicit(bpr, matrix)
+
+
+def test_positives_that_weigh_as_much_as_others_come_from_implicit_if_all_do(matrix):
+    """As `WRMF` without extra weight; of other values the lowest would be 0, which is no interaction."""
+    rng = np.random.default_rng(0)
+    factors = {"user_factors": rng.standard_normal((M, K)), "item_factors": rng.standard_normal((N, K))}
+    theirs = SimpleNamespace(**factors, alpha=1.0, regularization=0.5, iterations=3)
+    mine = RGALS.from_implicit(theirs, matrix)
+    assert mine.loss_.alpha == 0.0 and mine.reg_ == 0.5
+    valued = matrix.copy()
+    valued.data = rng.integers(1, 4, matrix.nnz).astype(float)
+    assert sorted(set(valued.data)) == [1, 2, 3]
+    with pytest.raises(InputError, match="weigh alpha v, down to 1, .* loss="):
+        RGALS.from_implicit(theirs, valued)
+    theirs.user_factors[:] = theirs.item_factors[:] = 0  # as its next fit does
+    assert mine.user_factors_.all() and mine.item_factors_.all()
 
 
 def test_dislikes_come_from_implicit_with_a_loss_that_takes_them(matrix):

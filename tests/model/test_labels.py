@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS
+from rgals.datasets import read_interactions
 from rgals.runtime.errors import InputError, InputTypeError
 from rgals.sgd import SGDRanker
 
@@ -110,3 +111,20 @@ def test_a_refused_refit_leaves_the_model(model, X):
     with pytest.raises(InputError, match="occurs twice"):
         model.fit(X, user_ids=np.zeros(M, int))
     assert model.fingerprint() == before
+
+
+def test_nobody_changes_the_ids_of_a_model_in_place():
+    data = read_interactions((["ann", "ann", "bob"], ["tea", "milk", "tea"]))
+    model = RGALS(K=2, n_iter=1, random_state=0).fit(data)
+    update = read_interactions((["eve", "ann"], ["tea", "cake"]))
+    changes = {
+        "fit": lambda: None,
+        "partial_fit": lambda: model.partial_fit(update),
+        "forget_items": lambda: model.forget_items(["cake"]),
+    }
+    for made, change in changes.items():
+        change()
+        for ids in (model.user_ids_, model.item_ids_):
+            with pytest.raises(ValueError, match="read-only"):
+                ids[0] = "zoe"
+        assert model.user_ids_[0] == "ann", made
