@@ -92,6 +92,8 @@ def test_objective_is_that_of_the_history_and_falls(X):
 def test_the_solver_that_ran_is_named(X):
     assert RGALS(K=4, n_iter=1).fit(X).solver_ == "exact"
     assert RGALS(K=4, n_iter=1, loss=RG2(alpha=0.0)).fit(X).solver_ == "shared"
+    # Pairs that are drawn give every row a matrix of its own.
+    assert RGALS(K=4, n_iter=5, loss=RG2(alpha=0.0), hard_negatives=1.0).fit(X).solver_ == "exact"
     assert RGALS(K=4, loss=RG2(alpha=0.0), solver="svd").fit(X).solver_ == "svd"
     assert RGALS(K=4, n_iter=1, solver="dense").fit(X).solver_ == "dense"
     model = RGALS(K=4, n_iter=1, solver="pcg", pcg_steps=2).fit(X)
