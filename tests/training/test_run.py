@@ -148,3 +148,20 @@ def state_without_seconds(model) -> tuple:
     """What a fit computed, without how long it took."""
     objective = [record["objective"] for record in model.history_]
     return model.user_factors_.tobytes(), model.item_factors_.tobytes(), objective, model.n_iter_
+
+
+def test_equal_figures_are_no_improvement_and_callbacks_see_every_iteration():
+    X, seen = interactions(40, 25, seed=1), []
+    model = RGALS(K=3, n_iter=12, early_stopping=True, patience=2, metric="hit_rate@25", random_state=0)
+    model.fit(X, callbacks=[lambda now: seen.append(now.item_factors.copy())])
+    assert [row["hit_rate@25"] for row in model.history_] == [1.0] * 3  # of the whole catalogue: always
+    assert len(seen) == model.n_iter_ == 3 and (seen[0] != seen[1]).any()
+    np.testing.assert_array_equal(model.item_factors_, seen[0])
+
+
+def test_a_figure_that_no_user_has_keeps_the_first_iteration():
+    X, seen = np.ones((6, 5)), []  # whatever is held out, no item is irrelevant
+    model = RGALS(K=2, n_iter=9, early_stopping=True, patience=2, metric="auc", random_state=0)
+    model.fit(X, callbacks=lambda now: seen.append(now.item_factors.copy()))
+    assert np.isnan([row["auc"] for row in model.history_]).all() and model.n_iter_ == 3
+    np.testing.assert_array_equal(model.item_factors_, seen[0])

@@ -245,3 +245,14 @@ def test_the_command_line_takes_it(tmp_path, capsys):
     assert RGALS.load(tmp_path / "model.npz").params_["values"] == "log1p"
     assert main([*command, "--values", "log"]) != 0
     assert "'log1p'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("sigma", "kind"), [(0.6, "raw"), (1.0, "binary")])
+def test_a_tail_is_heavy_where_values_spread_more_than_their_mean(sigma, kind):
+    X = interactions(60, 45)
+    X.data = np.random.default_rng(0).lognormal(0.0, sigma, X.nnz)
+    spread = X.data.std() / X.data.mean()
+    assert (0.5 < spread < 0.9) if kind == "raw" else (1.1 < spread < 1.8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ValuesWarning)
+        assert make(RGALS, "auto").fit(X)._state().weighting.kind == kind
