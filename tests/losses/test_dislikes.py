@@ -176,3 +176,15 @@ def test_evaluate_counts_dislikes_that_are_shown():
     assert np.isnan(few["recall@2"]).all() and few["dislike_rate@2"].tolist() == [1] and rows.tolist() == [2]
     likes = sp.csr_array([[1, 0, 0, 0], [0, 0, 1, 0]])
     assert evaluate((P, Q), None, likes, "recall@2") == evaluate((P, Q), None, test, "recall@2")
+
+
+def test_validation_has_dislikes_whatever_the_loss_takes(X):
+    likes = X.multiply(X > 0).tocsr()
+    hidden = sp.csr_array((np.where(np.arange(X.nnz) % 2, X.data, 0), X.indices, X.indptr), shape=X.shape)
+    train = sp.csr_array(likes - hidden.multiply(hidden > 0))
+    for part in (hidden, train):
+        part.eliminate_zeros()
+    assert (hidden.data < 0).any() and (hidden.data > 0).any()
+    model = RGALS(K=3, n_iter=2, metric="dislike_rate@5", random_state=0).fit(train, validation=hidden)
+    found = evaluate(model, train, hidden, "dislike_rate@5")["dislike_rate@5"]
+    assert 0 < found < 1 and model.history_[-1]["dislike_rate@5"] == pytest.approx(found)
