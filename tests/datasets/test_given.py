@@ -686,3 +686,13 @@ def test_ids_in_the_index_of_a_frame_are_not_passed_over():
         split_interactions(grouped, columns={"value": "n"})
     data = read_interactions(grouped, user="last", item="n", value=None)
     assert data.user_ids.tolist() == sorted(TIMES)
+
+
+def test_weights_that_rise_from_row_to_row_are_no_ids():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(np.random.default_rng(0).random((30, 8)), columns=[f"i{k}" for k in range(8)])
+    table = table.sort_values("i0")
+    assert table["i0"].is_monotonic_increasing and given(table).frame is table
+    table["i0"] = np.arange(30.0)
+    with pytest.raises(InputError, match="rises from row to row, like ids"):
+        given(table)
