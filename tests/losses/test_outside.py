@@ -250,3 +250,13 @@ def test_it_is_searched_tuned_and_compared(data, tmp_path, monkeypatch):
 def test_messages_name_it(data):
     with pytest.raises(ParameterError, match="Floor has no closed form"):
         RGALS(4, Floor(), solver="svd").fit(data.matrix)
+
+
+def test_the_score_of_a_user_without_interactions_is_explained_by_the_targets_of_all_pairs():
+    X = interactions()  # user 3 has none
+    assert not X[[3]].nnz and X[[4]].nnz
+    model = RGALS(K=4, loss=Floor(0.3, -0.5), reg=0.1, dtype="float64", n_iter=4, random_state=0).fit(X)
+    for user in (3, 4):
+        why = model.explain(user, 7)
+        assert why.all_pairs != 0 and len(why.items) == min(X[[user]].nnz, 10)
+        assert why.score == pytest.approx(model.predict(user, 7)[0], rel=1e-9)
