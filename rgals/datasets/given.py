@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.columns import AUTOMATIC, column_at, column_names, indexed, is_column, is_frame, roles_of
+from rgals.datasets.columns import (
+    AUTOMATIC,
+    IDS,
+    column_at,
+    column_names,
+    indexed,
+    is_column,
+    is_frame,
+    roles_of,
+)
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
@@ -192,7 +201,8 @@ def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None) -> Any:
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, state, rows) for part in filter_)
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
-        found = given(filter_, name=name)
+        is_pairs = set(IDS) <= roles_of(column_names(filter_)).keys()  # whatever their score or time is
+        found = given(filter_, dict.fromkeys(("value", "timestamp", "split")) if is_pairs else ..., name)
         filter_ = found if found.labelled else filter_  # refused later: its columns may be in another order
     if not hasattr(filter_, "user_ids"):
         return filter_
@@ -392,6 +402,7 @@ def _refuse_lists(X: Any, name: str) -> None:
     arrays = "__array__", "__array_interface__", "__array_struct__", "__dlpack__"
     if not isinstance(X, list | tuple) and not any(hasattr(X, kind) for kind in arrays):
         lines = f"; give {_READ}(tuple(zip(*{name}))) if it gives records" if hasattr(X, "__next__") else ""
+        lines = f"; give {name}.read_all()" if hasattr(X, "read_all") else lines  # arrow's batches
         raise InputTypeError(f"{must}, users x items, not {type(X).__name__}{lines}")
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     if isinstance(first, Mapping):
@@ -399,7 +410,8 @@ def _refuse_lists(X: Any, name: str) -> None:
     if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
         give = f"give {_READ}(tuple(zip(*{name})))"
         if isinstance(X, tuple):
-            give = f"give {_READ}({name}) if it holds columns, {_READ}(tuple(zip(*{name}))) if records"
+            give = f"give {_READ}({name}) if it holds columns, {_READ}(tuple(zip(*{name})))"
+        give += f" if each is a user and an item; of one user's ITEMS {_READ}(([0] * len(ITEMS), ITEMS))"
         raise InputError(f"{name} is a {type(X).__name__} of records, not of numeric rows; {give}")
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
         advice = f"give {_READ}(tuple({name}.T)) if each row is an interaction"

@@ -350,8 +350,18 @@ def build(columns: Columns, rules: Rules) -> Interactions:
             raise InputError(f"{again}: {both} ({first}); give duplicates='sum', 'last' or 'max' to merge")
         if rules.duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
+        elif rules.duplicates == "max":
+            value = np.maximum.reduceat(value, starts)
         else:
-            value = (np.add if rules.duplicates == "sum" else np.maximum).reduceat(value, starts)
+            value, highest = np.add.reduceat(value, starts), np.maximum.reduceat(value, starts)
+            least = np.inf if rules.min_value is None else rules.min_value
+            risen = (value >= least) & (highest < least)
+            # Of plays none may reach it alone. Of stars some do, and two low ones are no like.
+            if risen.any() and (highest >= least).any():
+                found = (
+                    f"{np.count_nonzero(risen):,} pairs reach min_value={least:g} by the sum of their rows"
+                )
+                warn(f"{found}; duplicates='max' or 'last' judges each pair by one row, as stars need it")
         user, item = user[starts], item[starts]
         merge = {"timestamp": np.maximum, "split": np.minimum}
         rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}

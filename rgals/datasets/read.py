@@ -160,7 +160,9 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
     if sp.issparse(source):
         return frames.matrix_columns(_unnamed(source, wanted))
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
-    raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
+    made = next((f"; give its .{way}()" for way in ("collect", "read_all", "df") if hasattr(source, way)), "")
+    what = f"{arrays}, not {type(source).__name__}{made}"  # a lazy frame, batches of arrow, a query of DuckDB
+    raise InputTypeError(f"give a path, a DataFrame, an arrow table, {what}")
 
 
 def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any]) -> str:

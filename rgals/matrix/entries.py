@@ -105,7 +105,8 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
         if how != "drop":
             times[at] = np.maximum(times[at], since[both]) if how == "add" else since[both]
         times = np.concatenate([times, since[~both]])[order]
-    values = np.concatenate([values, other[~both]])[order].astype(known.values.dtype)
+    with np.errstate(over="ignore"):  # the caller refuses what is infinite
+        values = np.concatenate([values, other[~both]])[order].astype(known.values.dtype)
     out = at_positions(positions[order], known.shape, values, times)
     # Tidied, as a like and a dislike may add up to 0.
     return out.tidy(), new.rows[changed], new.indices[changed].astype(np.int64)

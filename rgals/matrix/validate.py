@@ -1,5 +1,6 @@
 """The boundary: every matrix from outside is checked and made canonical here before anything uses it."""
 
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
 def integers(name: str, given: Any) -> np.ndarray:
     """One or more integers in one dimension, or an `InputTypeError`."""
     try:
-        array = np.atleast_1d(np.asarray(given))
+        array = np.atleast_1d(np.asarray(list(given) if isinstance(given, Set | Iterator) else given))
     except ValueError as error:
         raise InputTypeError(f"{name} must be integers in one dimension: {error}") from error
     if array.size == 0:
@@ -57,7 +58,7 @@ def _compressed(X: Any, name: str) -> Any:
             if len(bad):
                 at = f"{axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 raise InputError(f"{name}: entry {bad[0]} has {at}")
-        if X.dtype.kind in "biu" and X.dtype.itemsize < 8:  # `tocsr` adds duplicates in this type
+        if X.dtype.kind in "biuf" and X.dtype.itemsize < 8:  # `tocsr` adds duplicates in this type
             X = X.astype(np.float64)
     return X if X.format == "csc" else X.tocsr()
 
@@ -206,7 +207,8 @@ def as_csr(
         first = made.rises
         if not first.all():
             # Duplicates are neighbours now: each run is added in float64 into its first entry.
-            total = np.add.reduceat(made.values, np.flatnonzero(first), dtype=np.float64).astype(dtype)
+            with np.errstate(over="ignore"):  # refused below
+                total = np.add.reduceat(made.values, np.flatnonzero(first), dtype=np.float64).astype(dtype)
             if not np.isfinite(total).all():
                 raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
             values = np.zeros(made.nnz, dtype)

@@ -173,7 +173,7 @@ class FactorRanker(Fitted):
         elif len(rows):
             ids[rows], scores[rows] = -1, -np.inf
             why = "training interactions" if seen[0] == "train" else "interactions"
-            warn(f"{len(rows)} of {len(ids)} users have no {why}: they get no lists (ids -1, scores -inf)")
+            warn(f"{len(rows)} of {len(ids)} users have no {why}: they get no lists (no ids, scores -inf)")
         return ids, scores
 
     def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:
@@ -204,7 +204,7 @@ class FactorRanker(Fitted):
         exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
             Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
             a row for each *requested* user. ``("train", shown)`` excludes both. A store, `Interactions` and
-            frames of users and items have ids, by which these users are found in them.
+            frames of users and items have ids, by which these users are found in them; scores do not count.
         candidates : sequence of item ids, Positions, or sparse matrix of shape (B, N), optional
             The only items that may be returned, for all or for each requested user.
         exclude_items : sequence of item ids, or Positions, optional

@@ -424,6 +424,11 @@ def test_columns_of_ids_in_a_tuple_get_the_line_that_takes_them():
     with pytest.raises(InputError, match=r"list of records.*give .*tuple\(zip\(\*X\)\)"):
         model.partial_fit(list(zip(*columns, strict=True)))
     model.partial_fit(read_interactions(columns))
+    basket = ["tea", "rum"]  # not the item rum of a user tea
+    with pytest.raises(InputError, match=r"of one user's ITEMS .*read_interactions\(\(\[0\] \* len") as found:
+        model.recommend_new([basket])
+    line = str(found.value).partition("ITEMS rgals.datasets.")[2].replace("ITEMS", "basket")
+    assert model.recommend_new(eval(line), exclude=None).ids.shape == (1, 10)
 
 
 def test_filters_take_frames_by_their_ids_and_none_for_a_matrix():

@@ -277,6 +277,23 @@ def test_real_sets_have_the_published_size(data_file):
 # ------------------------------------------------------------------------------- options
 
 
+def test_low_stars_that_reach_a_threshold_by_their_sum_are_warned_of():
+    rows = [7, 7, 9, 9], ["a", "a", "a", "b"], [2, 2.5, 5, 1]
+    with pytest.warns(UserWarning, match="1 pairs reach min_value=4 by the sum of .*duplicates='max'"):
+        assert read_interactions(rows, min_value=4).user_ids.tolist() == [7, 9]
+    for how in ("max", "last"):
+        assert read_interactions(rows, min_value=4, duplicates=how).user_ids.tolist() == [9]
+    plays = [7, 7, 9], ["a", "a", "b"], [2, 2, 1]  # counts, none of which reaches it alone
+    assert read_interactions(plays, min_value=4).user_ids.tolist() == [7]
+
+
+@pytest.mark.parametrize("way", ["collect", "read_all", "df"])
+def test_what_holds_no_rows_yet_names_how_it_gets_them(way):
+    later = type("Later", (), {way: None})()
+    with pytest.raises(InputTypeError, match=rf"not Later; give its \.{way}\(\)"):
+        read_interactions(later)
+
+
 def test_threshold_and_binarize(write, engine):
     path = write(TABLE)
     kept = read_interactions(path, min_value=4, engine=engine)

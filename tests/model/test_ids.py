@@ -185,6 +185,29 @@ def test_frames_of_users_and_items_are_excluded_by_their_ids(X, tmp_path):
         plain.recommend([4, 2], exclude=shown)
 
 
+def test_lists_that_were_shown_are_a_filter_whatever_their_scores_are(X):
+    """A score of 0 was no pair, and one below 0 an error: lists were shown again on the next day."""
+    model, items = RGALS(4, n_iter=3, random_state=0), [f"i{k}" for k in range(X.shape[1])]
+    model.fit(X, user_ids=range(X.shape[0]), item_ids=items)
+    whole = model.recommend(range(6), n=len(items), exclude=None)
+    shown = whole.to_frame()
+    shown["score"] = np.resize([0.0, -1.0, 1.0], len(shown))
+    assert (model.recommend(range(6), n=3, exclude=shown).ids == None).all()  # noqa: E711
+    again = model.recommend(range(6), n=len(items), exclude=None, candidates=shown)
+    assert (again.ids == whole.ids).all()
+    dated = shown.assign(timestamp=np.datetime64("NaT"))[["user", "item", "timestamp", "rank"]]
+    assert (model.recommend(range(6), n=3, exclude=dated).ids == None).all()  # noqa: E711
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, iter, lambda ids: dict.fromkeys(ids).keys()])
+def test_numbers_of_a_model_without_ids_come_in_any_collection(X, kind):
+    model = RGALS(K=2, n_iter=1, random_state=0).fit(X)
+    assert model.recommend(kind([0, 1]), n=2, exclude_items=kind([0])).ids.shape == (2, 2)
+    for wrong in ({0: 1}, b"ab"):
+        with pytest.raises(InputTypeError, match="users must be integers in one dimension"):
+            model.recommend(wrong)
+
+
 def test_lists_become_frames(X):
     named, plain, items = models(X, KINDS["integers that are other rows"])
     lists = named.recommend([10, 9], 3)

@@ -397,7 +397,6 @@ def test_bad_calls_are_named_and_change_nothing(call, error, words):
     assert model._snapshot is state
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_sums_that_no_float_holds_are_refused():
     X = data(valued=True).astype(np.float32)
     X.data *= np.float32(2e38) / X.data.max()
