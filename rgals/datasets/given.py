@@ -196,19 +196,25 @@ def beside(
     return matrix, *unknown
 
 
-def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None) -> Any:
-    """A filter with ids (a store, `Interactions`, a frame) as a matrix of ``rows``; others as they are."""
+def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None, labels: Any = None) -> Any:
+    """A filter with ids (a store, `Interactions`, a frame) as a matrix; others as they are."""
+    # Its rows are ``rows`` of the fit, -1 for an empty one, or those of some ``labels``, known or not.
     if name == "exclude" and isinstance(filter_, tuple | list):
-        return tuple(by_ids(name, part, state, rows) for part in filter_)
+        return tuple(by_ids(name, part, state, rows, labels) for part in filter_)
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         is_pairs = set(IDS) <= roles_of(column_names(filter_)).keys()  # whatever their score or time is
         found = given(filter_, dict.fromkeys(("value", "timestamp", "split")) if is_pairs else ..., name)
         filter_ = found if found.labelled else filter_  # refused later: its columns may be in another order
     if not hasattr(filter_, "user_ids"):
         return filter_
-    laid_out = beside(filter_, state.users, state.labelled_items, name)[0]
+    users = state.users if labels is None else IdMap(np.unique(labels), "user")
+    rows = rows if labels is None else users.index(labels)
+    laid_out = beside(filter_, users, state.labelled_items, name)[0]
     matrix = as_csr(laid_out, name=name, dislikes=name == "exclude")
-    return matrix if rows is None else matrix.take_rows(rows)
+    if rows is None:
+        return matrix
+    taken = matrix.take_rows(np.maximum(rows, 0))
+    return taken.where((rows >= 0)[taken.rows]) if rows.min(initial=0) < 0 else taken
 
 
 def no_ids(name: str) -> InputError:

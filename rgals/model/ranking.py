@@ -251,7 +251,7 @@ class FactorRanker(Fitted):
         *,
         unknown: str = "error",
         cold: str = "empty",
-        exclude: str | None = "train",
+        exclude: Any = "train",
         candidates: Any = None,
         exclude_items: Any = None,
     ) -> Recommendations:
@@ -261,11 +261,10 @@ class FactorRanker(Fitted):
         ----------
         user_ids : id or sequence of ids, length B
             As in ``user_ids_``; row numbers where the model was fitted without.
-        n, cold, candidates, exclude_items
-            As in `recommend`.
+        n, exclude, candidates, exclude_items, cold
+            As in `recommend`; filters with ids hold for unknown users, too.
         unknown : {"error", "popular", "empty"}, default "error"
             What users unknown to the model get: an error that names the first, or lists as with ``cold``.
-        exclude : "train" or None, default "train"
 
         Returns
         -------
@@ -290,11 +289,14 @@ class FactorRanker(Fitted):
                ['tea', 'milk']], dtype=object)
         """
         check_choice("unknown", unknown, ("error", *COLD))
-        check_choice("exclude", exclude, ("train", None))
         snapshot: Snapshot = self._state()
         asked: Any = user_ids if isinstance(user_ids, Positions) else as_labels(user_ids)
         rows = snapshot.users.index(asked, missing="error" if unknown == "error" else "mark")
-        filters = _open(snapshot, candidates, exclude_items, len(rows))
+        whose = snapshot, rows, None if isinstance(asked, Positions) else asked
+        filters = _open(snapshot, by_ids("candidates", candidates, *whose), exclude_items, len(rows))
+        parts = by_ids("exclude", exclude if isinstance(exclude, tuple | list) else (exclude,), *whose)
+        named, pairs = ([part for part in parts if isinstance(part, str) == word] for word in (True, False))
+        filters["exclude"] = self._excluded(snapshot, pairs, ("train", None), len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         words = [] if isinstance(asked, Positions) else [str(label) for label in asked[new[:1000]].tolist()]
         if (other := snapshot.users.parse(words, missing="mark") >= 0).any():  # "7" where a user is 7
@@ -302,15 +304,16 @@ class FactorRanker(Fitted):
         # Two tables of row numbers and scores, and one of labels.
         require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
         mine = snapshot.of_users(rows[known])
-        found, best = self._rank(snapshot, *mine, n, cold, exclude, _taken(filters, known))
+        told = _taken(filters, known)
+        found, best = self._rank(snapshot, *mine, n, cold, [*named, told["exclude"]], told)
         ids, scores = np.full((len(rows), n), -1, np.int32), np.full((len(rows), n), -np.inf, best.dtype)
         ids[known], scores[known] = found, best
         if unknown == "popular" and len(new):
             ids[new], scores[new] = self._popular(snapshot, n, new, filters)
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        whose: Any = getattr(asked, "numbers", asked) if len(new) else snapshot.named("user", rows)
-        return Recommendations.of(items, scores, whose, ("user", "item"))
+        names: Any = getattr(asked, "numbers", asked) if len(new) else snapshot.named("user", rows)
+        return Recommendations.of(items, scores, names, ("user", "item"))
 
     def recommend_new(
         self,
@@ -360,6 +363,9 @@ class FactorRanker(Fitted):
         rows = None if found is None else self._laid_out(snapshot, found, "X_rows").load()
         rows, prior, users = snapshot.described(rows, user_features, found and found.user_ids)
         queries = self._fold_in(snapshot, rows, prior)
+        if users is not None:
+            exclude = by_ids("exclude", exclude, snapshot, None, users)
+            candidates = by_ids("candidates", candidates, snapshot, None, users)
         filters = _open(snapshot, candidates, exclude_items, len(queries))
         ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, exclude, filters)
         asked = np.arange(len(ids)) if users is None else users

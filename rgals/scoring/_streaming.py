@@ -221,6 +221,8 @@ class Task:
             value = by_ids(name, value, self.state, self.users)
         elif isinstance(value, str) and name == "exclude" and value == "train":
             return "given"
+        elif self.labels is not None:
+            value = by_ids(name, value, self.state, None, self.labels)
         if is_matrix(value):
             n_items = len(self.state.item_factors)
             return as_csr(value, name=name, n_rows=len(self), n_cols=n_items, dislikes=name == "exclude")

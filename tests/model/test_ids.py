@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from rgals import IALS, RGALS, Positions, UnknownIdError
 from rgals.baselines import EASE
 from rgals.datasets import Interactions, make_implicit
-from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.scoring import recommend_all
 
 pd = pytest.importorskip("pandas")
@@ -197,6 +197,36 @@ def test_lists_that_were_shown_are_a_filter_whatever_their_scores_are(X):
     assert (again.ids == whole.ids).all()
     dated = shown.assign(timestamp=np.datetime64("NaT"))[["user", "item", "timestamp", "rank"]]
     assert (model.recommend(range(6), n=3, exclude=dated).ids == None).all()  # noqa: E711
+
+
+def test_filters_with_ids_hold_for_unknown_and_new_users_too(X, tmp_path):
+    named, *_ = models(X, KINDS["text"])
+    asked, n = ["u9", "nobody", "u2", "u9"], 5  # one of them twice
+    plain = named.recommend_ids(asked, n, unknown="popular")
+    shown = plain.to_frame().groupby("user", sort=False).head(2).drop_duplicates(["user", "item"])
+    assert len(shown) == 6 and shown["user"].nunique() == 3
+    lists = named.recommend_ids(asked, n, unknown="popular", exclude=("train", shown))
+    np.testing.assert_array_equal(lists.ids[:, : n - 2], plain.ids[:, 2:])
+    among = named.recommend_ids(asked, n, unknown="popular", exclude=None, candidates=shown)
+    np.testing.assert_array_equal(among.ids[:, :2], plain.ids[:, :2])
+    assert (among.ids[:, 2:] == None).all()  # noqa: E711
+    at = named.recommend_ids(Positions([9, 99, 2, 9]), n, unknown="popular", exclude=("train", shown))
+    assert (at.ids[[0, 2, 3]] == lists.ids[[0, 2, 3]]).all()
+    assert (at.ids[1] == plain.ids[1]).all()  # a number of nobody has no pairs
+    with pytest.raises(ParameterError, match="exclude='given'"):
+        named.recommend_ids(asked, n, unknown="popular", exclude="given")
+    # New users, whose names say who is meant.
+    history = named.recommend(["u1", "u3"], 3, exclude=None).to_frame()[["user", "item"]].iloc[::-1]
+    new = named.recommend_new(history, n)
+    shown = new.to_frame().groupby("user", sort=False).head(2).iloc[::-1]
+    assert shown["user"].nunique() == 2
+    after = named.recommend_new(history, n, exclude=("given", shown))
+    np.testing.assert_array_equal(after.ids[:, : n - 2], new.ids[:, 2:])
+    among = named.recommend_new(history, n, exclude=None, candidates=shown)
+    np.testing.assert_array_equal(among.ids[:, :2], new.ids[:, :2])
+    recommend_all(named, tmp_path / "a.csv", n - 2, X_new=history, exclude=("train", shown))
+    written = pd.read_csv(tmp_path / "a.csv").groupby("user", sort=False)["item"].agg(list)
+    np.testing.assert_array_equal(np.stack(written[after.asked]), after.ids[:, : n - 2])
 
 
 @pytest.mark.parametrize("kind", [set, frozenset, iter, lambda ids: dict.fromkeys(ids).keys()])
