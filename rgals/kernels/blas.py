@@ -1,12 +1,11 @@
-"""BLAS calls from compiled code, without Python objects and without the GIL.
+"""BLAS calls from compiled code, without Python objects and without the GIL."""
 
-The routines are those of ``scipy.linalg.cython_blas``. Their addresses are registered under symbol names, so
-that compiled code refers to a *name*: such code can be cached on disk and loaded by another process, in which
-addresses are others.
-
-All arrays are C-ordered, float32 or float64. BLAS is expected to run on one thread
-(``rgals.runtime.threads.workers``).
-"""
+# The routines are those of ``scipy.linalg.cython_blas``. Their addresses are registered under symbol names,
+# so that compiled code refers to a *name*: such code can be cached on disk and loaded by another process, in
+# which addresses are others.
+#
+# All arrays are C-ordered, float32 or float64. BLAS is expected to run on one thread
+# (``rgals.runtime.threads.workers``).
 
 import llvmlite.binding as llvm
 from llvmlite import ir

@@ -31,10 +31,8 @@ class _Entry(CPUDispatcher):
 
 
 def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function that Python calls, and cache it; warn if it cannot be cached.
-
-    Used as ``@entry`` or ``@entry(nogil=True)``, with the options of `numba.njit`.
-    """
+    """Compile a function that Python calls, and cache it; warn if it cannot be cached."""
+    # Used as ``@entry`` or ``@entry(nogil=True)``, with the options of `numba.njit`.
     if function is None:
         return lambda function: entry(function, **options)
     dispatcher: Any = njit(**options)(function)
@@ -73,14 +71,12 @@ class _Inner(CPUDispatcher):
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function that only compiled code calls. It does not count references to its arrays.
-
-    Counting takes two atomic instructions for every array of every call: some percent of the time of short
-    rows. So it may neither allocate nor return an array, unless ``_nrt=True``. Calls from Python are a
-    `TypeError`. It has no machine code of its own and is optimised and cached with its callers only: numba's
-    own functions are optimised again in every caller up to Python, which doubles the time to compile. Used as
-    ``@inner`` or ``@inner(fastmath=...)``, with the options of `numba.njit`.
-    """
+    """Compile a function that only compiled code calls. It does not count references to its arrays."""
+    # Counting takes two atomic instructions for every array of every call: some percent of the time of short
+    # rows. So it may neither allocate nor return an array, unless ``_nrt=True``. Calls from Python are a
+    # `TypeError`. It has no machine code of its own and is optimised and cached with its callers only:
+    # numba's own functions are optimised again in every caller up to Python, which doubles the time to
+    # compile. Used as ``@inner`` or ``@inner(fastmath=...)``, with the options of `numba.njit`.
     if function is None:
         return lambda function: inner(function, **options)
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}

@@ -1,12 +1,11 @@
-"""Rows whose positives have no weight m: their system is diagonal, and solving them is one sparse product.
+"""Rows whose positives have no weight m: their system is diagonal, and solving them is one sparse product."""
 
-In the rotated basis (see `rgals.solvers.cpu`) the system of such a row is diagonal::
-
-    p = b / D,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
-
-The cost is the gathering of ``f_k``. Rows are taken in ascending order, so that their indices are one stream:
-the factors of the next row are prefetched while this one is summed.
-"""
+# In the rotated basis (see `rgals.solvers.cpu`) the system of such a row is diagonal::
+#
+#     p = b / D,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
+#
+# The cost is the gathering of ``f_k``. Rows are taken in ascending order, so that their indices are one
+# stream: the factors of the next row are prefetched while this one is summed.
 
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import gather_sum

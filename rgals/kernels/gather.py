@@ -1,8 +1,7 @@
-"""Gathers rows of a table by a list of indices, and packs them for `rgals.kernels.tiles`.
+"""Gathers rows of a table by a list of indices, and packs them for `rgals.kernels.tiles`."""
 
-The positives of a row lie anywhere in the fixed side's factors. The cost is the latency of memory, so every
-loop prefetches rows some steps before it reads them.
-"""
+# The positives of a row lie anywhere in the fixed side's factors. The cost is the latency of memory, so every
+# loop prefetches rows some steps before it reads them.
 
 from llvmlite import ir
 from numba import types
@@ -31,10 +30,8 @@ def gather_transposed(e, out, source, indices, stride):
 
 @kernel("ppxpiiiii")
 def gather_sum(e, out, source, indices, factors, step, stride, n, reach, n_blocks):
-    """``out = sum_k factors[k * step] source[indices[k] * stride :]``: ``n`` rows, ``n_blocks`` blocks of W.
-
-    ``step`` 0 takes one factor for all rows. Rows of later indices, below ``reach``, are prefetched.
-    """
+    """``out = sum_k factors[k * step] source[indices[k] * stride :]``, ``n`` rows of ``n_blocks`` blocks."""
+    # ``step`` 0 takes one factor for all rows. Rows of later indices, below ``reach``, are prefetched.
 
     def sum_blocks(first, n_vectors):
         places = [(first + v) * e.width for v in range(n_vectors)]
@@ -62,11 +59,9 @@ def gather_sum(e, out, source, indices, factors, step, stride, n, reach, n_block
 
 @kernel("pppxpiiiiir")
 def gather_scaled(e, out, source, scale, indices, roots, step, stride, source_stride, n, n_blocks, sign):
-    """Rows ``source[indices[i] * source_stride :] * scale * max(sign * roots[i], 0)`` for ``i < n``.
-
-    Block b of row i goes to ``out[i * step + b * stride :]``. With ``step`` W these are panels of columns,
-    with ``stride`` W plain rows.
-    """
+    """Rows ``source[indices[i] * source_stride :] * scale * max(sign * roots[i], 0)`` for ``i < n``."""
+    # Block b of row i goes to ``out[i * step + b * stride :]``. With ``step`` W these are panels of columns,
+    # with ``stride`` W plain rows.
     # Row by row, so that a wide row is read as a stream. Each line prefetches the same line of a later row.
     ahead = (e.index(_LINES_AHEAD) // n_blocks).at_least(1)
     with e.loop(n) as i:

@@ -1,8 +1,7 @@
-"""Weighted Gramians and products with a small square matrix: parallel, with the same bits for any threads.
+"""Weighted Gramians and products with a small square matrix: parallel, with the same bits for any threads."""
 
-Work is cut by the shape of the problem alone. Each piece is summed by one thread in a fixed order. Blocks of
-256 rows are multiplied in the factors' own precision, and their products are added up in float64.
-"""
+# Work is cut by the shape of the problem alone. Each piece is summed by one thread in a fixed order. Blocks
+# of 256 rows are multiplied in the factors' own precision, and their products are added up in float64.
 
 import numpy as np
 
@@ -200,11 +199,10 @@ def multiply(
     weight: np.ndarray = _NONE,
     linear_weight: np.ndarray = _NONE,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``out = factors @ matrix``, and sums of its rows in the same pass; ``out`` may be ``factors`` itself.
-
-    Returns in float64 the diagonal of ``out^T diag(weight) out``, ``out^T weight``, ``out^T linear_weight``.
-    Arrays are C-ordered: factors (n, K), matrix (K, K), weights (n,). Without weights the sums are zeros.
-    """
+    """``out = factors @ matrix``, and sums of its rows in the same pass; ``out`` may be ``factors``."""
+    # Returns in float64 the diagonal of ``out^T diag(weight) out``, ``out^T weight``, ``out^T
+    # linear_weight``. Arrays are C-ordered: factors (n, K), matrix (K, K), weights (n,). Without weights the
+    # sums are zeros.
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w

@@ -50,11 +50,10 @@ def _columns(out, table, rows, numbers, k):
 
 @entry(nogil=True)
 def draw(counter, queries, items, order, group, shares, first, indptr, indices, out):
-    """Each query's best item of each group of items, but none of its own.
-
-    Block ``first + i`` has `USERS` queries of ``order``, and its groups are runs of ``group`` items in row i
-    of ``shares``. A query's own items are its row of ``indptr`` and ``indices``. ``out`` (B, n) is -1 before.
-    """
+    """Each query's best item of each group of items, but none of its own."""
+    # Block ``first + i`` has `USERS` queries of ``order``, and its groups are runs of ``group`` items in row
+    # i of ``shares``. A query's own items are its row of ``indptr`` and ``indices``. ``out`` (B, n) is -1
+    # before.
     k, w = queries.shape[1], LINE // queries.itemsize
     size = max(AT_ONCE // group, 1) * group
     padded = (size + w - 1) // w * w
@@ -119,10 +118,8 @@ def merge(counter, indptr, indices, values, more_ptr, more, out, out_values):
 
 @entry(nogil=True, _nrt=False)
 def turn(counter, bounds, indptr, indices, values, cursor, out, out_values):
-    """Transpose a matrix, in pieces of its rows between ``bounds``, in two calls.
-
-    With an empty ``out`` entries are counted by column in ``cursor[piece]``, else written from there on.
-    """
+    """Transpose a matrix, in pieces of its rows between ``bounds``, in two calls."""
+    # With an empty ``out`` entries are counted by column in ``cursor[piece]``, else written from there on.
     piece = fetch_add(counter, 0, 1)
     while piece < len(cursor):
         for row in range(bounds[piece], bounds[piece + 1]):

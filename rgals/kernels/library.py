@@ -1,10 +1,9 @@
-"""The library: kernels in vector code, compiled once for each element type, and called by name.
+"""The library: kernels in vector code, compiled once for each element type, and called by name."""
 
-A `kernel` is a Python function that emits instructions (`rgals.kernels.vectors`). All kernels together are
-one library of machine code for float32 and one for float64, compiled on first use and kept in the cache.
-Compiled functions call kernels by symbol name. numba would instead copy a called function into each of its
-callers, and optimise the same instructions again in each of them.
-"""
+# A `kernel` is a Python function that emits instructions (`rgals.kernels.vectors`). All kernels together are
+# one library of machine code for float32 and one for float64, compiled on first use and kept in the cache.
+# Compiled functions call kernels by symbol name. numba would instead copy a called function into each of its
+# callers, and optimise the same instructions again in each of them.
 
 import importlib
 import pkgutil
@@ -84,13 +83,11 @@ _KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(kinds: str, result: str = "") -> Callable[..., Any]:
-    """Turn ``emit(e, *arguments)`` into a function for compiled code, and for other kernels (`Emitter.call`).
-
-    ``kinds`` has a letter for each argument: ``p`` array and offset (a `Pointer` in ``emit``), ``v`` array
-    without offset, ``d`` float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer
-    (`Index`), ``r`` real number (`Number`). Calls from other kernels pass pointers, without offsets.
-    ``result`` is what ``emit`` returns: ``i``, ``r`` or nothing.
-    """
+    """Turn ``emit(e, *arguments)`` into a function for compiled code and other kernels (`Emitter.call`)."""
+    # ``kinds`` has a letter for each argument: ``p`` array and offset (a `Pointer` in ``emit``), ``v`` array
+    # without offset, ``d`` float64 array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer
+    # (`Index`), ``r`` real number (`Number`). Calls from other kernels pass pointers, without offsets.
+    # ``result`` is what ``emit`` returns: ``i``, ``r`` or nothing.
 
     def decorate(emit: Callable[..., Any]) -> Any:
         made = Kernel(f"{emit.__module__}.{emit.__name__}", emit, kinds, result)

@@ -1,8 +1,7 @@
-"""Products with a matrix X of packed rows, one after the other, of ``n_blocks`` blocks of W numbers each.
+"""Products with a matrix X of packed rows, one after the other, of ``n_blocks`` blocks of W numbers each."""
 
-The dual and conjugate gradients use these; the primal uses panels (`rgals.kernels.tiles`). The number of rows
-is padded with rows of zeros to a multiple of 4, because four rows are multiplied at a time.
-"""
+# The dual and conjugate gradients use these; the primal uses panels (`rgals.kernels.tiles`). The number of
+# rows is padded with rows of zeros to a multiple of 4, because four rows are multiplied at a time.
 
 from rgals.kernels.library import kernel
 from rgals.kernels.triangles import triangle
@@ -107,10 +106,8 @@ def add_transposed_two(e, left, right, x, y, z, n, n_blocks):
 
 
 def _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors):
-    """``outs[0] += X^T diag(sign) X v`` and ``outs[1] += X^T w``, four rows at a time.
-
-    With ``n_vectors`` blocks in a row, v and the sums stay in registers; with 0 there may be any number.
-    """
+    """``outs[0] += X^T diag(sign) X v`` and ``outs[1] += X^T w``, four rows at a time."""
+    # With ``n_vectors`` blocks in a row, v and the sums stay in registers; with 0 there may be any number.
     # Four rows serve twice while they are in registers or the first-level cache: for X v, then for X^T.
     stride = n_blocks * e.width
     kept = range(n_vectors)

@@ -1,9 +1,8 @@
-"""Threads for compiled functions: each thread takes the next piece of work when it is done with one.
+"""Threads for compiled functions: each thread takes the next piece of work when it is done with one."""
 
-Compiled functions release the interpreter's lock and run on Python's own threads. Compared with numba's
-parallel loops this compiles each function once instead of four times, survives forks, lets any number of
-callers launch at once, and never spins for more than about a tenth of a millisecond.
-"""
+# Compiled functions release the interpreter's lock and run on Python's own threads. Compared with numba's
+# parallel loops this compiles each function once instead of four times, survives forks, lets any number of
+# callers launch at once, and never spins for more than about a tenth of a millisecond.
 
 import _thread
 import functools
@@ -88,11 +87,9 @@ def _stay_awake(launches, seen):
 
 
 def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
-    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, of which the calling thread is one.
-
-    ``work``, compiled to release the interpreter's lock, takes pieces of work off ``counter`` (`fetch_add`)
-    until none is left. It does not matter how many threads run it, nor when they start.
-    """
+    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, of which the calling thread is one."""
+    # ``work``, compiled to release the interpreter's lock, takes pieces of work off ``counter`` (`fetch_add`)
+    # until none is left. It does not matter how many threads run it, nor when they start.
     counter = np.zeros(1, np.int64)
     if n_threads == 1:
         work(counter, *args)

@@ -79,13 +79,11 @@ def _count_above(counter, queries, items, n_items, truth_ptr, truth, seen_ptr, s
 
 
 def count_above(queries, items, n_items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
-    """For each relevant item, the irrelevant items with a greater and with an equal score.
-
-    Queries (B, K) and items (N, K), of which the first ``n_items`` count, are C-ordered and of one dtype.
-    ``truth_ptr`` (B + 1,) and ``truth`` are the relevant items of each query. ``seen_ptr`` and ``seen`` are
-    items that are not counted, none of them relevant. A thread holds the scores of ``block`` queries at once.
-    ``above`` and ``tied`` receive the counts, an entry for each of ``truth``. NaN ranks as -inf.
-    """
+    """For each relevant item, the irrelevant items with a greater and with an equal score."""
+    # Queries (B, K) and items (N, K), of which the first ``n_items`` count, are C-ordered and of one dtype.
+    # ``truth_ptr`` (B + 1,) and ``truth`` are the relevant items of each query. ``seen_ptr`` and ``seen`` are
+    # items that are not counted, none of them relevant. A thread holds the scores of ``block`` queries at
+    # once. ``above`` and ``tied`` receive the counts, an entry for each of ``truth``. NaN ranks as -inf.
     factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
     launch(_count_above, n_threads, *factors, n_items, *filters, block, above, tied)
 

@@ -39,14 +39,13 @@ _PREFETCHED = 128  # positives of the next row whose factors are prefetched whil
 
 
 class Rows(NamedTuple):
-    """The systems of a side: the positives in CSR format, and the coefficients of the rows.
+    """The systems of a side: the positives in CSR format, and the coefficients of the rows."""
 
-    ``values`` is empty if all are 1. ``scale``, ``linear``, ``ridge`` are float64 (n_rows,). ``row_terms`` U
-    (n_rows, 4) and ``col_terms`` V (n_fixed, 4), or (0, 4) if all are 1, give the weight
-    ``m = v U_0 V_0 + U_1 V_1`` and the linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value
-    v. If both have six columns, a negative value marks a pair that is no positive: ``m = -v U_4 V_4`` and
-    ``l = -v U_5 V_5``. ``prior`` (n_rows, K), if not (0, 0), adds ``ridge prior`` to b.
-    """
+    # ``values`` is empty if all are 1. ``scale``, ``linear``, ``ridge`` are float64 (n_rows,). ``row_terms``
+    # U (n_rows, 4) and ``col_terms`` V (n_fixed, 4), or (0, 4) if all are 1, give the weight ``m = v U_0 V_0
+    # + U_1 V_1`` and the linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. If both
+    # have six columns, a negative value marks a pair that is no positive: ``m = -v U_4 V_4`` and ``l = -v U_5
+    # V_5``. ``prior`` (n_rows, K), if not (0, 0), adds ``ridge prior`` to b.
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -60,11 +59,10 @@ class Rows(NamedTuple):
 
 
 class FixedSide(NamedTuple):
-    """The fixed side in the basis where its Gramian is diagonal.
+    """The fixed side in the basis where its Gramian is diagonal."""
 
-    ``factors`` are rotated, padded and flat (n_fixed * kp,). ``d`` (kp,) is the diagonal of the Gramian,
-    padded with a positive number. ``s`` (kp,) is the all-pairs linear term, padded with 0.
-    """
+    # ``factors`` are rotated, padded and flat (n_fixed * kp,). ``d`` (kp,) is the diagonal of the Gramian,
+    # padded with a positive number. ``s`` (kp,) is the all-pairs linear term, padded with 0.
 
     factors: np.ndarray
     d: np.ndarray
@@ -72,12 +70,11 @@ class FixedSide(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Rows to solve: ``order[bounds[i]:bounds[i + 1]]`` is one piece of work.
+    """Rows to solve: ``order[bounds[i]:bounds[i + 1]]`` is one piece of work."""
 
-    ``kind`` (n_rows,) says how a row is solved. ``factorisation_steps`` (n_rows,) is the cost of its
-    factorisation in CG steps. CG packs at most ``max_packed`` positives at once. The work space of a thread
-    has room for ``room`` packed positives.
-    """
+    # ``kind`` (n_rows,) says how a row is solved. ``factorisation_steps`` (n_rows,) is the cost of its
+    # factorisation in CG steps. CG packs at most ``max_packed`` positives at once. The work space of a thread
+    # has room for ``room`` packed positives.
 
     order: np.ndarray
     bounds: np.ndarray
@@ -88,10 +85,9 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """``out`` (n_rows, K) receives solutions, ``value`` (n_rows,) ``b . p``, ``info`` (n_rows,) codes.
+    """``out`` (n_rows, K) receives solutions, ``value`` (n_rows,) ``b . p``, ``info`` (n_rows,) codes."""
 
-    A code is 0, `NOT_POSITIVE` or the number of a failing pivot.
-    """
+    # A code is 0, `NOT_POSITIVE` or the number of a failing pivot.
 
     out: np.ndarray
     value: np.ndarray
@@ -109,12 +105,11 @@ class Row(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to solve a row: ``solve(row, work, rows, fixed, scratch)``, compiled by `inner`.
+    """A way to solve a row: ``solve(row, work, rows, fixed, scratch)``, compiled by `inner`."""
 
-    It reads ``D^-1/2`` from ``scratch.inv_root`` and c from ``scratch.rhs``; it leaves x in
-    ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a pivot that is not
-    positive, or, if it gives up, `NEXT` with ``scratch.rhs`` as it was.
-    """
+    # It reads ``D^-1/2`` from ``scratch.inv_root`` and c from ``scratch.rhs``; it leaves x in
+    # ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a pivot that is
+    # not positive, or, if it gives up, `NEXT` with ``scratch.rhs`` as it was.
 
     kind: int  # `DUAL`, `PRIMAL` or a flag
     name: str  # as a plan prints it: "9 rows dual"
@@ -258,11 +253,9 @@ def coefficients(k, number, rows):
 
 @inner
 def gather_weights(start, stop, number, rows, scratch):
-    """Fill ``cols``, ``roots``, ``w`` and ``linear`` of `Scratch` for the positives ``start:stop``.
-
-    They are padded with zeros to whole blocks. A positive without weight has root 0 and w 0; only its l
-    counts (`add_unweighted`). Returns the numbers of positive and of negative weights.
-    """
+    """Fill ``cols``, ``roots``, ``w`` and ``linear`` of `Scratch` for the positives ``start:stop``."""
+    # They are padded with zeros to whole blocks. A positive without weight has root 0 and w 0; only its l
+    # counts (`add_unweighted`). Returns the numbers of positive and of negative weights.
     cols, roots, w, linear = scratch.cols, scratch.roots, scratch.w, scratch.linear
     none = roots.dtype.type(0.0)
     n = stop - start

@@ -1,10 +1,10 @@
-"""The loop over rows: it takes them from the queue, prefetches the next ones, and solves each by its kind.
+"""The loop over rows: it takes them from the queue, prefetches the next ones, and solves each by its kind."""
 
-Formulas and records are in `rgals.kernels.row`, ways to solve a row in `rgals.kernels.ways`; diagonal rows
-have a loop of their own. This one is compiled for three uses: exact solutions; a few CG steps (``steps`` is a
-number); sums over rows that couple the item side of RGx (``sums`` is a record). What a use does not need is
-None, and numba leaves out its branches. A row that cannot be solved leaves a code in ``info``; Python raises.
-"""
+# Formulas and records are in `rgals.kernels.row`, ways to solve a row in `rgals.kernels.ways`; diagonal rows
+# have a loop of their own. This one is compiled for three uses: exact solutions; a few CG steps (``steps`` is
+# a number); sums over rows that couple the item side of RGx (``sums`` is a record). What a use does not need
+# is None, and numba leaves out its branches. A row that cannot be solved leaves a code in ``info``; Python
+# raises.
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -104,23 +104,20 @@ def _run(counter, work, rows, fixed, result, steps, sums):
 def solve(
     work: Work, rows: Rows, fixed: FixedSide, result: Result, n_threads: int, steps: int | None = None
 ) -> None:
-    """Solve rows, or improve them by ``steps`` CG steps; results are in the basis of the fixed factors.
-
-    Steps start from what ``result.out`` holds. ``result.value`` is then ``(b + r) . p`` with the residual r,
-    minus the row's part of the objective at p; a direction without positive curvature leaves 1 in ``info``.
-    """
+    """Solve rows, or improve them by ``steps`` CG steps; results are in the basis of the fixed factors."""
+    # Steps start from what ``result.out`` holds. ``result.value`` is then ``(b + r) . p`` with the residual
+    # r, minus the row's part of the objective at p; a direction without positive curvature leaves 1 in
+    # ``info``.
     launch(_run, n_threads, work, rows, fixed, result, steps, None)
 
 
 def coupling_sums(
     parts: Iterable[tuple[Work, Rows, Result]], fixed: FixedSide, n_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``sum_r scale_r^2 A_r^-1`` (kp, kp) and ``sum_r scale_r A_r^-1 b_r`` (kp,) over all rows of ``parts``.
-
-    ``parts`` are blocks of rows, all with the same number of pieces of work; piece i of a block continues
-    piece i of the one before. A piece is summed by one thread, in the order of its rows: inverses over
-    `BATCH` rows in the factors' precision, over all rows in float64. Codes go to ``result.info``.
-    """
+    """``sum_r scale_r^2 A_r^-1`` (kp, kp) and ``sum_r scale_r A_r^-1 b_r`` (kp,) over rows of ``parts``."""
+    # ``parts`` are blocks of rows, all with the same number of pieces of work; piece i of a block continues
+    # piece i of the one before. A piece is summed by one thread, in the order of its rows: inverses over
+    # `BATCH` rows in the factors' precision, over all rows in float64. Codes go to ``result.info``.
     kp = len(fixed.d)
     width = LINE // fixed.d.itemsize
     sums = None

@@ -1,9 +1,8 @@
-"""Compiled parts of SGD: drawing and scoring negatives, and the optimisers. Functions take a range of rows.
+"""Compiled parts of SGD: drawing and scoring negatives, and the optimisers."""
 
-Rows are independent and each sum runs in a fixed order, so that results do not depend on how
-`rgals.kernels.queue.spread` divides rows among threads. Random numbers come from splitmix64, a generator that
-starts from a key: here of the batch and the row.
-"""
+# Functions take a range of rows. Rows are independent and each sum runs in a fixed order, so that results do
+# not depend on how `rgals.kernels.queue.spread` divides rows among threads. Random numbers come from
+# splitmix64, a generator that starts from a key: here of the batch and the row.
 
 import numpy as np
 from numba import njit
@@ -41,11 +40,10 @@ def _is_free(item, b, marked, mark, exclude, indices, low, high):
 
 @entry(nogil=True)
 def draw(first, stop, key, users, indptr, indices, n_items, accept, alias, exclude, distinct, out):
-    """Fill ``out[:, 1:]`` with negatives, or -1 if no admissible item is left.
-
-    ``exclude`` forbids the user's positives, ``distinct`` items that the row has already. ``accept`` (uint64
-    thresholds below 2^32) and ``alias`` are Walker's alias table; empty: the distribution is uniform.
-    """
+    """Fill ``out[:, 1:]`` with negatives, or -1 if no admissible item is left."""
+    # ``exclude`` forbids the user's positives, ``distinct`` items that the row has already. ``accept``
+    # (uint64 thresholds below 2^32) and ``alias`` are Walker's alias table; empty: the distribution is
+    # uniform.
     # After `_TRIES` forbidden draws a row takes the next admissible item in the order of the catalogue.
     size = np.uint64(n_items)
     n = out.shape[1]
@@ -120,10 +118,8 @@ def group_sum(first, stop, starts, order, weights, width, vectors, out):
 
 @entry(nogil=True)
 def mask_items(first, stop, scores, users, indptr, indices, own, starts_of, order, all_positives):
-    """Set scores of shared negatives to -inf if they are the row's positive, or any of the user's.
-
-    ``order[starts_of[i] : starts_of[i + 1]]`` are the columns that hold item i.
-    """
+    """Set scores of shared negatives to -inf if they are the row's positive, or any of the user's."""
+    # ``order[starts_of[i] : starts_of[i + 1]]`` are the columns that hold item i.
     for b in range(first, stop):
         for at in range(starts_of[own[b]], starts_of[own[b] + 1]):
             scores[b, order[at]] = -np.inf
@@ -152,13 +148,11 @@ def normalise(first, stop, param, rows_out, inverse_norm):
 
 @entry(nogil=True)
 def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, numbers, cosine):
-    """One step of an optimiser on the given rows: gradient of the parameters, decay, update, effective rows.
-
-    Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* row (of unit length if
-    ``cosine``), zero if the slot is -1. ``ridge`` (n,), if not empty, adds ``ridge[row] param[row]``.
-    ``factors`` are the parameters, their effective rows and their inverse norms, ``moments`` those of the
-    optimiser; ``steps`` counts the updates of each row.
-    """
+    """One step of an optimiser on the given rows: gradient of the parameters, decay, update, scoring rows."""
+    # Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* row (of unit length
+    # if ``cosine``), zero if the slot is -1. ``ridge`` (n,), if not empty, adds ``ridge[row] param[row]``.
+    # ``factors`` are the parameters, their effective rows and their inverse norms, ``moments`` those of the
+    # optimiser; ``steps`` counts the updates of each row.
     param, effective, inverse_norm = factors
     first, second = moments
     width = param.shape[1]

@@ -38,10 +38,8 @@ def exponential(x):
 
 @entry(nogil=True, fastmath=FUSE, error_model="numpy")
 def step(x, value, slope, n, plus):
-    """Softplus ``log(1 + exp(x))`` if ``plus``, else the sigmoid ``1 / (1 + exp(-x))``, and the derivative.
-
-    The first ``n`` numbers may be infinite. In float32 the relative error is below 1e-6.
-    """
+    """Softplus ``log(1 + exp(x))`` if ``plus``, else the sigmoid ``1 / (1 + exp(-x))``, and the slope."""
+    # The first ``n`` numbers may be infinite. In float32 the relative error is below 1e-6.
     # From exp(-|x|), which never overflows: softplus is max(x, 0) + log(1 + exp(-|x|)).
     real = x.dtype.type
     narrow, one = x.itemsize == 4, real(1)
@@ -59,13 +57,11 @@ def step(x, value, slope, n, plus):
 
 @entry(nogil=True)
 def pairs(scores, low, high, at, plus, factor, weights, values, grad):
-    """``sum_j factor_i W_ij phi(s_j - s_i)`` over a run of items for every positive i, and its gradient.
-
-    phi is a `step`. Positive p is item ``at[p]``, and j runs from ``low[p]`` to ``high[p]``. ``weights`` are
-    (down, up, least, rank, by_distance, by_lower). With ``down``, ``up`` (T,) and ``least`` (P,)
-    ``W = max(min(down_i - down_j, least_i), up_j - up_i)``; with ``rank`` (T,) from 1
-    ``W = by_distance[|r_i - r_j|] by_lower[max(r_i, r_j)]``; else 1. ``grad``, if not empty, is added to.
-    """
+    """``sum_j factor_i W_ij phi(s_j - s_i)`` over a run of items for every positive i, and its gradient."""
+    # phi is a `step`. Positive p is item ``at[p]``, and j runs from ``low[p]`` to ``high[p]``. ``weights``
+    # are (down, up, least, rank, by_distance, by_lower). With ``down``, ``up`` (T,) and ``least`` (P,) ``W =
+    # max(min(down_i - down_j, least_i), up_j - up_i)``; with ``rank`` (T,) from 1 ``W = by_distance[|r_i -
+    # r_j|] by_lower[max(r_i, r_j)]``; else 1. ``grad``, if not empty, is added to.
     down, up, least, rank, by_distance, by_lower = weights
     width = 0
     for p in range(len(at)):

@@ -1,10 +1,9 @@
-"""Softmax over all items, fused: scores, exponentials and gradients while a tile of scores is in the cache.
+"""Softmax over all items, fused: scores, exponentials and gradients while a tile of scores is in cache."""
 
-Scores of a batch of users are computed a tile of items at a time. The first pass leaves ``exp(score - top)``
-with each user's maximum and sum over the tile. When the sums of all tiles are known, the second pass turns
-exponentials into gradients of scores and multiplies these into both sides. Tiles depend on the shapes alone
-and partial results are added in a fixed order: the result does not depend on the number of threads.
-"""
+# Scores of a batch of users are computed a tile of items at a time. The first pass leaves ``exp(score -
+# top)`` with each user's maximum and sum over the tile. When the sums of all tiles are known, the second pass
+# turns exponentials into gradients of scores and multiplies these into both sides. Tiles depend on the shapes
+# alone and partial results are added in a fixed order: the result does not depend on the number of threads.
 
 import numpy as np
 
@@ -76,11 +75,10 @@ def _differentiate(begin, stop, users, items, starts, indices, weights, tile, bu
 
 
 def softmax_batch(users, items, block, tile, buffer, n_threads, values, user_grad, item_grad):
-    """Values (B,) and gradients of the softmax loss of B users over all N items, in float32.
-
-    ``users`` (B, K) are already divided by the temperature, and ``user_grad`` is with respect to these.
-    ``block`` is the `CSR` matrix of their positives. ``tile`` is in items; ``buffer`` (B * N,) is work space.
-    """
+    """Values (B,) and gradients of the softmax loss of B users over all N items, in float32."""
+    # ``users`` (B, K) are already divided by the temperature, and ``user_grad`` is with respect to these.
+    # ``block`` is the `CSR` matrix of their positives. ``tile`` is in items; ``buffer`` (B * N,) is work
+    # space.
     (size, width), n = users.shape, len(items)
     n_tiles = -(-n // tile)
     # starts[t, b]: the position of user b's first positive in tile t; positives are sorted by item.

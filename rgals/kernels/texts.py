@@ -16,11 +16,11 @@ AHEAD = 3 * _STEP
 
 
 class Names(NamedTuple):
-    """Distinct texts and their counts: text k is ``text[ends[k]:ends[k + 1]]``.
+    """Distinct texts and their counts: text k is ``text[ends[k]:ends[k + 1]]``."""
 
-    ``table`` is a hash table with open addressing, longer than ``counts``; its length is a power of two. An
-    entry has k + 1 in its lower half, and in its upper half that of the hash, so that few texts are compared.
-    """
+    # ``table`` is a hash table with open addressing, longer than ``counts``; its length is a power of two. An
+    # entry has k + 1 in its lower half, and in its upper half that of the hash, so that few texts are
+    # compared.
 
     table: np.ndarray  # uint64; 0 is free
     ends: np.ndarray  # int64
@@ -86,12 +86,10 @@ def _find(hashed, at, table):
 
 @entry(nogil=True)
 def number(first, known, offsets, text, names, hashes, codes):
-    """Number the texts from ``first`` on; stops when ``names`` are full.
-
-    Text i is ``text[offsets[i]:offsets[i + 1]]``, and ``codes[i]`` receives its number. ``hashes`` (uint64)
-    is work space for all texts and `AHEAD` zeros behind them. ``known`` is the number of distinct texts so
-    far. Returns the text at which it stopped and the number of distinct texts now.
-    """
+    """Number the texts from ``first`` on; stops when ``names`` are full."""
+    # Text i is ``text[offsets[i]:offsets[i + 1]]``, and ``codes[i]`` receives its number. ``hashes`` (uint64)
+    # is work space for all texts and `AHEAD` zeros behind them. ``known`` is the number of distinct texts so
+    # far. Returns the text at which it stopped and the number of distinct texts now.
     n, table = len(codes), names.table
     for i in range(first, n):
         hashes[i] = _hash(text, offsets[i], offsets[i + 1])

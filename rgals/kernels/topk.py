@@ -134,13 +134,12 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
 
 
 def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores):
-    """The best items of every query, filtered.
-
-    Queries (B, K) and items (N, K) are C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
-    scores, NaN removes it. ``blocked``, sorted, are items for nobody, ``indptr`` and ``indices`` those that a
-    query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best first, -1
-    and -inf where nothing is left. Items are searched in S segments, so that few queries occupy all threads.
-    """
+    """The best items of every query, filtered."""
+    # Queries (B, K) and items (N, K) are C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an
+    # item's scores, NaN removes it. ``blocked``, sorted, are items for nobody, ``indptr`` and ``indices``
+    # those that a query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part,
+    # best first, -1 and -inf where nothing is left. Items are searched in S segments, so that few queries
+    # occupy all threads.
     filters = scale, blocked, indptr, indices
     launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *_empty(ids, scores))
     if len(ids) > 1:
@@ -177,10 +176,8 @@ def _fill_lists(first, last, queries, items, scale, allowed_ptr, allowed, indptr
 
 
 def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, ids, scores):
-    """The best items of every query among its own candidates, ``allowed``; otherwise as `topk`.
-
-    Only candidates are scored, so that the cost does not depend on the size of the catalogue.
-    """
+    """The best items of every query among its own candidates, ``allowed``; otherwise as `topk`."""
+    # Only candidates are scored, so that the cost does not depend on the size of the catalogue.
     filters = scale, allowed_ptr, allowed, indptr, indices
     spread(_fill_lists, len(queries), n_threads, queries, items, *filters, ids.shape[1], *_empty(ids, scores))
 

@@ -1,9 +1,8 @@
-"""Symmetric matrices as packed triangles: sums of outer products, Cholesky factors, solutions.
+"""Symmetric matrices as packed triangles: sums of outer products, Cholesky factors, solutions."""
 
-The upper triangle is stored by block columns of W columns. Block column j is the panel (see
-`rgals.kernels.tiles`) of its block rows ``0 .. j`` and starts at ``j (j + 1) / 2 W^2``. A Cholesky factor U
-in this layout is again a set of panels: the same tile products multiply, factorise and solve.
-"""
+# The upper triangle is stored by block columns of W columns. Block column j is the panel (see
+# `rgals.kernels.tiles`) of its block rows ``0 .. j`` and starts at ``j (j + 1) / 2 W^2``. A Cholesky factor U
+# in this layout is again a set of panels: the same tile products multiply, factorise and solve.
 
 from numba.extending import register_jitable
 
@@ -59,10 +58,8 @@ def gram_add(e, c, panels, stride, depth, n_blocks, sign):
 
 @kernel("ppi", "i")
 def cholesky(e, c, inverse, n_blocks):
-    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
-
-    Returns 0, or the number of the first pivot that is not positive, from 1.
-    """
+    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``."""
+    # Returns 0, or the number of the first pivot that is not positive, from 1.
     w = e.width
     square = w * w
     with e.loop(n_blocks) as j:

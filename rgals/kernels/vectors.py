@@ -1,10 +1,10 @@
-"""Vector code for compiled functions: LLVM instructions, emitted by formulas in Python.
+"""Vector code for compiled functions: LLVM instructions, emitted by formulas in Python."""
 
-A kernel (`rgals.kernels.library`) is a Python function that emits code for one element type. The values that
-it works with have operators: ``x + a * p`` emits one multiply-add with one rounding, ``y[at] = x[at] * s``
-loads, multiplies and stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps vectors to
-the registers of the processor. A loop in Python unrolls code; a loop at run time is ``with e.loop(n) as i``.
-"""
+# A kernel (`rgals.kernels.library`) is a Python function that emits code for one element type. The values
+# that it works with have operators: ``x + a * p`` emits one multiply-add with one rounding, ``y[at] = x[at] *
+# s`` loads, multiplies and stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps
+# vectors to the registers of the processor. A loop in Python unrolls code; a loop at run time is ``with
+# e.loop(n) as i``.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -229,10 +229,9 @@ class Emitter:
         return Emitter(self.builder, types.float64, self.width)
 
     def native(self) -> "Emitter":
-        """An emitter for vectors that fill one register: W numbers with AVX-512, half as many otherwise.
-
-        AVX-512 has 32 registers, which hold a W x W tile. Otherwise 16 of half the size hold a quarter of it.
-        """
+        """An emitter for vectors that fill one register: W numbers with AVX-512, half as many otherwise."""
+        # AVX-512 has 32 registers, which hold a W x W tile. Otherwise 16 of half the size hold a quarter of
+        # it.
         return self if HAS_AVX512 else self.narrower(self.width // 2)
 
     def view(self, pointer: Pointer) -> Pointer:

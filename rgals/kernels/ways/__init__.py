@@ -1,8 +1,7 @@
-"""The ways to solve the system of one row. Files of this folder are found by themselves.
+"""The ways to solve the system of one row. Files of this folder are found by themselves."""
 
-A file lists its ways as ``WAYS``. The plan gives every row a kind: `DUAL` or `PRIMAL`, by which it is
-factorised, and flags of the ways that are tried before, the highest flag first.
-"""
+# A file lists its ways as ``WAYS``. The plan gives every row a kind: `DUAL` or `PRIMAL`, by which it is
+# factorised, and flags of the ways that are tried before, the highest flag first.
 
 from collections.abc import Callable, Iterable
 from importlib import import_module

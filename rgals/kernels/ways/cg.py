@@ -1,14 +1,13 @@
-"""The system of one row by conjugate gradients, to rounding or by a few steps, without a matrix.
+"""The system of one row by conjugate gradients, to rounding or by a few steps, without a matrix."""
 
-In the rotated basis ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian. It is the
-preconditioner: scaled by ``D^-1/2`` the system is ``(I + X^T S X) x = b``, with the signs S of the weights.
-Without negative weights its smallest eigenvalue is at least 1, and its largest is small where a row's
-positives weigh little beside all pairs. Five to fifteen steps then reach rounding.
-
-The positives of a row are gathered once and stay in the cache for all steps, unless they are too many
-(``max_packed``). A step reads them once: 4 n K operations. A factorisation costs n^2 K or n K^2, which for
-large n and K is more than the steps.
-"""
+# In the rotated basis ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian. It is the
+# preconditioner: scaled by ``D^-1/2`` the system is ``(I + X^T S X) x = b``, with the signs S of the weights.
+# Without negative weights its smallest eigenvalue is at least 1, and its largest is small where a row's
+# positives weigh little beside all pairs. Five to fifteen steps then reach rounding.
+#
+# The positives of a row are gathered once and stay in the cache for all steps, unless they are too many
+# (``max_packed``). A step reads them once: 4 n K operations. A factorisation costs n^2 K or n K^2, which for
+# large n and K is more than the steps.
 
 import numpy as np
 
@@ -66,10 +65,8 @@ def _move(e, x, r, p, image, alpha, n_blocks):
 
 @inner(forceinline=True)
 def _pack(start, n, number, rows, fixed, scratch):
-    """Pack ``n`` positives from ``start`` on: rows in ``x``, signs in ``sign``, linear terms in ``w``.
-
-    Returns the number of rows, padded with zeros to a multiple of 4, and how many weights are negative.
-    """
+    """Pack ``n`` positives from ``start`` on: rows in ``x``, signs in ``sign``, linear terms in ``w``."""
+    # Returns the number of rows, padded with zeros to a multiple of 4, and how many weights are negative.
     # A weight m becomes its sign s and the row sqrt(|m|) D^-1/2 f: then X^T S X is the scaled sum of
     # m_k f_k f_k^T, and X^T w that of l_k f_k. With m = 0 the row is D^-1/2 f with s = 0 and w = l, so that
     # the linear term counts.
@@ -93,11 +90,9 @@ def _pack(start, n, number, rows, fixed, scratch):
 
 @inner(inline="always")  # inlined by numba, before compilation: one function less to compile
 def _descend(row, n, max_packed, rows, fixed, scratch, rr, beta, enough, steps):
-    """Up to ``steps`` CG steps, until ``rr = r . r <= enough``.
-
-    A row of at most ``max_packed`` positives is packed already, as ``n`` rows; a longer one is packed in
-    pieces at every step. Returns whether a direction has no positive curvature, and the next rr and beta.
-    """
+    """Up to ``steps`` CG steps, until ``rr = r . r <= enough``."""
+    # A row of at most ``max_packed`` positives is packed already, as ``n`` rows; a longer one is packed in
+    # pieces at every step. Returns whether a direction has no positive curvature, and the next rr and beta.
     n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
     r, p, image = scratch.rest, scratch.direction, scratch.image
     # Hestenes and Stiefel: p = r + beta p, alpha = r . r / p . A p, x += alpha p, r -= alpha A p.
@@ -121,10 +116,8 @@ def _descend(row, n, max_packed, rows, fixed, scratch, rr, beta, enough, steps):
 
 @inner
 def solve(row, work, rows, fixed, scratch):
-    """Solve ``(I + X^T X) x = c + X^T w`` to rounding, from zero; see `Way`.
-
-    It gives up if a weight is negative, if a factorisation would cost less, or if something is not finite.
-    """
+    """Solve ``(I + X^T X) x = c + X^T w`` to rounding, from zero; see `Way`."""
+    # It gives up if a weight is negative, if a factorisation would cost less, or if something is not finite.
     budget, max_packed = work.factorisation_steps[row.number], work.max_packed
     eps = np.finfo(fixed.d.dtype).eps
     n_blocks = len(fixed.d) // (LINE // fixed.d.itemsize)
@@ -166,12 +159,10 @@ def solve(row, work, rows, fixed, scratch):
 
 @inner
 def improve(row, steps, max_packed, rows, fixed, result, scratch):
-    """Improve a row by ``steps`` CG steps from what ``result.out`` holds.
-
-    Leaves x in ``scratch.solution`` and ``b + r``, with the residual r, in ``scratch.rhs``: minus their
-    product is the row's part of the objective. Returns 1 if a direction has no positive curvature, which
-    only happens with negative weights, else 0.
-    """
+    """Improve a row by ``steps`` CG steps from what ``result.out`` holds."""
+    # Leaves x in ``scratch.solution`` and ``b + r``, with the residual r, in ``scratch.rhs``: minus their
+    # product is the row's part of the objective. Returns 1 if a direction has no positive curvature, which
+    # only happens with negative weights, else 0.
     k, n_blocks = result.out.shape[1], len(fixed.d) // (LINE // fixed.d.itemsize)
     b, x, image = scratch.rhs, scratch.solution, scratch.image
     # The current factor p is the start: x = D^1/2 p in the scaled system.

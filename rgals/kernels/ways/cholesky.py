@@ -1,10 +1,9 @@
-"""The system of one row (`rgals.kernels.row`) by Cholesky, in its dual or its primal.
+"""The system of one row (`rgals.kernels.row`) by Cholesky, in its dual or its primal."""
 
-- Dual, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), for weights that are not negative.
-- Primal, K x K: ``(I + X^T X) x = X^T w + c``; a negative weight subtracts its row from the matrix.
-
-From either factor `add_inverse` makes the row's part of the sums that couple the items of RGx.
-"""
+# - Dual, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), for weights that are not negative.
+# - Primal, K x K: ``(I + X^T X) x = X^T w + c``; a negative weight subtracts its row from the matrix.
+#
+# From either factor `add_inverse` makes the row's part of the sums that couple the items of RGx.
 
 from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
