@@ -18,7 +18,7 @@ from rgals.datasets import make_implicit
 
 
 def main() -> None:
-    """Fit, compare, write lists."""
+    """Fit, write lists."""
     with tempfile.TemporaryDirectory() as folder:
         # Events as they lie in a data lake: files of users and items.
         pairs = make_implicit(600, 400, random_state=0).matrix.tocoo()

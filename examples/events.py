@@ -45,7 +45,7 @@ def figure(model: RGALS, known: sp.csr_array, truth: sp.csr_array) -> float:
     return evaluate(model, known, truth, "ndcg@10")["ndcg@10"]
 
 
-grid = product([1], [0, 3, 10], [1, 5, 20])
+grid = product([1], [0, 3, 10, 30], [0, 1, 5, 20])
 best = max(grid, key=lambda weights: figure(fitted(*weights, train), train, validation))
 known = sp.csr_array(train + validation)
 for name, weights in {"purchases alone": (0, 0, 1), "all alike": (1, 1, 1), "found": best}.items():

@@ -93,7 +93,7 @@ class RGALS(
         Whether the regularisation pulls users to their mean w, fitted with the factors, instead of to zero:
         ``sum_x rho_x |p_x - w|^2 + mean(rho) |w|^2``. Users with few interactions then rank by popularity.
         "auto" does so where ``reg`` is "auto" and the matrix tells little more than popularity, or rows are
-        short for what it tells (`rgals.losses.fitted.wants_mean`); on the CPU, without ``user_features``.
+        short for what it tells; on the CPU, without ``user_features``.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.

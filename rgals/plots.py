@@ -6,6 +6,7 @@ Every function takes fitted models or searches, draws into ``ax`` or a new figur
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ __all__ = ["learning_curve", "popularity_bias", "spectrum", "sweep", "time_to_qu
 #: Colours for thin lines; the colour-blind can distinguish the first eight (Okabe and Ito, 2008).
 COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
 COLORS += ("#555555", "#A05A2C", "#F07C7C", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
+_WIDTH, _ROWS = 40, 18  # characters of a line, and lines of a column, of a legend
+LINES = ("-", "--", ":")  # for as many models as have colours, and again as many
 SHARES = (0.95, 0.99)  # of the best quality: marked in plots of quality over seconds
 
 
@@ -37,16 +40,16 @@ def mark_shares(ax: Any, best: float) -> None:
     """Draw and label lines at shares of the best quality."""
     for share in SHARES:
         ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
-        # At the left, where curves are still low.
-        where = {"xy": (0.01, share * best), "xycoords": ("axes fraction", "data")}
-        ax.annotate(f"{share:.0%} of best", **where, va="top", fontsize=8, color="#777777")
+        where = {"xy": (0.01, share * best), "xycoords": ("axes fraction", "data"), "va": "top"}
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}  # over curves
+        ax.annotate(f"{share:.0%} of best", **where, fontsize=8, color="#555555", bbox=box, zorder=5)
 
 
 def axes(ax: Any) -> Any:
     """The given axes, or those of a new figure, with a grid and without the upper and right spines."""
     ax = new_figure().subplots() if ax is None else ax
-    if not hasattr(ax, "spines"):
-        raise InputTypeError(f"ax is a {type(ax).__name__}; give one of matplotlib's axes, or None")
+    if "right" not in getattr(ax, "spines", ()):
+        raise InputTypeError(f"ax is a {type(ax).__name__}; give plain axes of matplotlib's, or None")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     return ax
@@ -55,7 +58,7 @@ def axes(ax: Any) -> Any:
 def as_text(name: Any) -> str:
     """A name as matplotlib shows it literally, in legends too."""
     # Two dollars enclose a formula, and labels that begin with an underscore are left out of legends.
-    text = str(name).replace("$", r"\$")
+    text = fill(str(name), _WIDTH).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
@@ -65,18 +68,26 @@ def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
     if not named:
         raise InputError("models: nothing is given to draw; for example {'RG2': model}")
     labels = [as_text(name) or None for name in named]
-    styles = [{"color": COLORS[k % len(COLORS)], "label": label} for k, label in enumerate(labels)]
-    return list(zip(styles, named.values(), strict=True))
+    n = len(COLORS)
+    styles = [{"color": COLORS[k % n], "linestyle": LINES[k // n % len(LINES)]} for k in range(len(labels))]
+    return [({**s, "label": label}, m) for s, label, m in zip(styles, labels, named.values(), strict=True)]
 
 
 def legend(ax: Any, **options: Any) -> Any:
-    """Add a legend if any line has a label, beside the axes if it is long, and return the axes."""
+    """Add a legend if any line has a label, beside the axes if it is large, and return the axes."""
     names = ax.get_legend_handles_labels()[1]
-    if len(names) > 8 and max(map(len, names)) < 40 and ax.figure.get_layout_engine() is not None:
-        options |= {"loc": "upper left", "bbox_to_anchor": (1, 1)}  # the layout engine makes room
+    large = len(names) > 8 or "\n" in "".join(names)
+    if large and ax.figure.get_layout_engine() is not None:  # which makes room
+        options |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "ncols": -(-len(names) // _ROWS)}
     if names:
         ax.legend(**{"frameon": False, "fontsize": 9, **options})
     return ax
+
+
+def whole_ticks(axis: Any) -> None:
+    """Ticks of an axis at whole numbers."""
+    with suppress(TypeError):  # a logarithmic one has no such parameters
+        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray, which: str = "x") -> None:
@@ -124,6 +135,8 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         if _is_metric(y) and len(rows) > 1:  # a dot at the best iteration
             best = int((np.argmin if parse(y).falls else np.argmax)(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
+    if not drawn:
+        raise InputError(f"{y} is a number in no iteration: there is nothing to draw")
     ax.set_ylabel(y.upper() if _is_metric(y) else y)
     _scale_by(ax, [row[y] for row in drawn if y == "objective"], "y")
     return ax, y, drawn
@@ -162,8 +175,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     """
     ax, *_ = _draw(models, "iteration", y, ax)
     ax.set_xlabel("iteration")
-    with suppress(TypeError):  # the given axes may be logarithmic, which has no such parameters
-        ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    whole_ticks(ax.xaxis)
     return legend(ax)
 
 
@@ -249,6 +261,8 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     ax.annotate(f"{at[0]:g}", at, **where, fontsize=9, color=COLORS[1])
     ax.margins(y=0.12)
     _scale_by(ax, distinct)
+    if (distinct % 1 == 0).all():
+        whole_ticks(ax.xaxis)
     ax.set_xlabel(parameter)
     score = getattr(search, "metric", None) or "score"
     ax.set_ylabel(score.upper() if _is_metric(score) else score)
@@ -332,7 +346,9 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(total, 1))
-        ax.plot(interactions[full] / items[full], np.maximum(ratio, _MIN_RATIO), "o-", markersize=4, **style)
+        ax.plot(
+            interactions[full] / items[full], np.maximum(ratio, _MIN_RATIO), marker="o", markersize=4, **style
+        )
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="share of the lists / share of the data")
     _scale_by(ax, ax.dataLim.intervalx)
@@ -367,12 +383,14 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     -------
     matplotlib axes
         The K singular values of ``P Q^T`` in descending order, at most as many as there are users or items.
-        If the last ones are nearly zero, a smaller K or a lower ``reg`` would do.
+        Those far below the first add little; whether they pay is told by validation (`sweep`).
 
     Raises
     ------
     InputTypeError
         A model has no factors.
+    InputError
+        All factors of a model are zero.
 
     Examples
     --------
@@ -390,6 +408,11 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         # With P = A R and Q = B S, A and B orthonormal, P Q^T and R S^T have the same singular values.
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
-        ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)
+        if not found.any():
+            raise InputError(
+                f"all factors of {style['label'] or 'the model'} are zero: there is nothing to draw"
+            )
+        ax.plot(np.arange(1, len(found) + 1), found, marker=".", markersize=4, **style)
     ax.set(yscale="log", xlabel="number, from the largest", ylabel="singular value of the scores")
+    whole_ticks(ax.xaxis)
     return legend(ax)

@@ -19,7 +19,7 @@ fig, ax = plt.subplots(layout="constrained")
 plots.sweep(search, "K", ax=ax)
 
 # %%
-# Singular values of the fitted model: a flat tail near zero means unused factors.
+# Singular values of the fitted model, on a logarithmic axis: factors beyond the bend add little.
 
 model = RGALS(K=128, random_state=0).fit(data)
 fig, ax = plt.subplots(layout="constrained")

@@ -4,8 +4,9 @@ Softmax and its expansion
 
 RG2 and RGx are second-order expansions of softmax cross-entropy at scores of 0. One user with one observed
 item and 49 others. Left: the score of the observed item varies, the others are 0. Right: all scores are
-shifted together, which changes neither softmax nor RGx and is penalised by RG2. On the left RG2 and RGx lie
-on each other, and on softmax up to scores of about 2.
+shifted together, which changes neither softmax nor RGx with ``beta=1``, as drawn (0.9, the default, keeps a
+tenth of the penalty), and is penalised by RG2. On the left RG2 and RGx lie on each other, and on softmax up
+to scores of about 2.
 """
 
 import matplotlib.pyplot as plt

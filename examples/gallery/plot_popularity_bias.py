@@ -20,7 +20,7 @@ models = {
     "popularity": Popularity(),
     "RG2": RGALS(K=32, random_state=0),
     "RG2, readout_exponent=-0.3": RGALS(K=32, readout_exponent=-0.3, random_state=0),
-    "RG2, item_exponent=-0.5": RGALS(K=32, loss=RG2(alpha=0.05, item_exponent=-0.5), random_state=0),
+    "RG2, item_exponent=-0.5": RGALS(K=32, loss=RG2(item_exponent=-0.5), random_state=0),
 }
 for model in models.values():
     model.fit(train)

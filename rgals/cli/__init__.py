@@ -37,7 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rgals",
         description="Top-K recommendation from implicit feedback by exact alternating least squares.",
-        epilog="Exit codes: 0 done, 1 an error that is named on one line, 2 wrong usage, 130 interrupted.\n"
+        epilog="Exit codes: 0 done, 1 an error that is named on one line or a reader that closed the pipe,\n"
+        "2 wrong usage, 130 interrupted.\n"
         "`rgals COMMAND --help` shows the options of a command with examples.",
         formatter_class=layout,
         allow_abbrev=False,  # an abbreviation may be meant as another option

@@ -31,7 +31,7 @@ def run_metrics(args: argparse.Namespace) -> None:
     for form, (also, text) in definitions().items():
         if not wanted or form.partition("@")[0].partition("(")[0] in wanted:
             print(form + (f"  (also {', '.join(also)})" if also else ""))
-            print(textwrap.indent(text, "    ") + "\n")
+            print(textwrap.indent(text.replace("``", ""), "    ") + "\n")
     print("h_i is 1 where the item at rank i is relevant, else 0; T the number of a user's relevant items.")
     print("Figures are means over the users with test items. Equal scores: the smaller item comes first.")
 

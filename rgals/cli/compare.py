@@ -14,7 +14,7 @@ _DEFAULT = ",".join(DEFAULT)
     "compare",
     arg("DATA", "file of interactions"),
     arg("-o --output FOLDER", "folder of the results", required=True),
-    arg("--methods LIST", f"of {', '.join(METHODS)} (default: {_DEFAULT})", default=_DEFAULT),
+    arg("--methods LIST", f"of {', '.join(METHODS)} (default: {', '.join(DEFAULT)})", default=_DEFAULT),
     param(compare, "K N", "number of factors"),
     param(compare, "seeds N", "runs of every method with random choices"),
     param(compare, "metric LIST", "tuned, drawn and sorted by; others, measured too, follow after commas"),

@@ -127,7 +127,10 @@ def run_fit(args: argparse.Namespace) -> None:
     arg("DATA", "file of interactions"),
     arg("-o --output FILE", "file of the model (npz)", required=True),
     arg("--loss LIST", "of rg2,rgx,wrmf,ials; one alone may have parameters (default: rg2)", default="rg2"),
-    arg("-K --K LIST", "number of factors; a list, 64,128,256, is tried while quality rises; or auto"),
+    arg(
+        "-K --K LIST",
+        "number of factors; a list, 64,128,256, is tried while quality rises; or auto (default: 64)",
+    ),
     arg("--space NAME=V", "LOW:HIGH, A,B,C or one value; once per parameter", action="append", default=[]),
     param(tune, "budget B", "cost in units of a default fit, evaluation and refit included", float),
     param(tune, "protocol NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from rgals.compare.report import LEVEL, Comparison, quality_table, rate_table, significance_table
 from rgals.files.atomic import atomic_file
-from rgals.plots import COLORS, as_text, axes, legend, mark_shares, new_figure
+from rgals.plots import COLORS, as_text, axes, legend, mark_shares, new_figure, whole_ticks
 
 
 def draw(result: Comparison) -> Any:
@@ -53,6 +53,7 @@ def draw(result: Comparison) -> Any:
     if result.objectives:
         right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
         right.set_ylabel("objective minus its smallest value, relative")
+        whole_ticks(right.xaxis)
         legend(right)
     return figure
 

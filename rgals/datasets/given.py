@@ -23,7 +23,7 @@ from rgals.datasets.columns import (
 )
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
-from rgals.matrix.entries import entries
+from rgals.matrix.entries import block, entries
 from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
@@ -103,7 +103,8 @@ class Given:
     def take(self, matrix: sp.csr_array, users: np.ndarray, items: Any = slice(None)) -> Any:
         """Some rows and columns of `csr`; with ids and timestamps if there are any."""
         if self.user_ids is None or self.item_ids is None:
-            return matrix[users][:, items].tocsr()
+            part, at = block(matrix, users, items)
+            return part if self.timestamp is None else TimedMatrix.of(part, self.timestamp[at])
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
     def laid_out(
@@ -167,8 +168,10 @@ def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
         times = getattr(X.matrix, "times", None) if times is None else times
         return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), times, split, of_rows=of_rows)
     X = on_host(getattr(X, "matrix", X), name)
-    if isinstance(X, CSR) or sp.issparse(X):
+    if isinstance(X, CSR):
         return Given(X)
+    if sp.issparse(X):
+        return Given(X, timestamp=getattr(X, "times", None))
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InputTypeError(f"{name} is a lazy frame, which holds no rows yet; give {name}.collect()")
     if isinstance(columns, Mapping):

@@ -16,12 +16,12 @@ from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import entries, entry_rows, group
+from rgals.matrix.entries import block, entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError, warn
-from rgals.runtime.lazy import cached_property
+from rgals.runtime.lazy import cached_property, optional
 
 DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2
@@ -171,10 +171,8 @@ class Interactions:
         >>> data.take([0], [0, 1])
         Interactions(1 users x 2 items, 2 interactions)
         """
-        place = sp.csr_array((np.arange(self.nnz), self.matrix.indices, self.matrix.indptr), shape=self.shape)
-        place = place[users][:, items].tocsr().sorted_indices()
-        matrix = sp.csr_array((self.matrix.data[place.data], place.indices, place.indptr), shape=place.shape)
-        marks = (None if mark is None else mark[place.data] for mark in (self.timestamp, self.split))
+        matrix, at = block(self.matrix, users, items)
+        marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def __getitem__(self, rows: Any) -> "Interactions":
@@ -184,6 +182,24 @@ class Interactions:
             raise IndexError(f"give data[rows] or data[rows, columns]; {len(asked)} were given")
         places = (np.arange(n)[which] for n, which in zip(self.shape, (*asked, ...), strict=False))
         return self.take(*map(np.atleast_1d, places))
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for every interaction: ``user``, ``item``, ``value``.
+
+        Then ``timestamp`` and ``split`` where there are some, as they are stored: dates in nanoseconds since
+        1970. Without pandas it raises a `MissingDependencyError`.
+
+        Examples
+        --------
+        >>> from rgals.datasets import read_interactions
+        >>> read_interactions((["ann", "bob", "ann"], ["tea", "tea", "milk"])).to_frame()["item"].tolist()
+        ['milk', 'tea', 'tea']
+        """
+        pandas = optional("pandas", "a frame needs pandas: pip install pandas")
+        users, items = self.user_ids[entry_rows(self.matrix)], self.item_ids[self.matrix.indices]
+        marks = {"value": self.matrix.data, "timestamp": self.timestamp, "split": self.split}
+        kept = {name: mark for name, mark in marks.items() if mark is not None}
+        return pandas.DataFrame({"user": users, "item": items, **kept})
 
     def replace(self, **changes: Any) -> "Interactions":
         """A copy with some fields changed."""

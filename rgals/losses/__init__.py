@@ -23,7 +23,7 @@ __all__ += ["get_loss", "rule", "spectral_edge"]
 def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64) -> dict[str, float]:
     """The values that a fit takes for ``"auto"``: those of the loss's parameters, and ``reg``.
 
-    ``reg`` is that of ``reg_exponent=1``. `rgals.losses.fitted` has the formulas of this package's losses.
+    ``reg`` is that of ``reg_exponent=1``.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -133,7 +134,9 @@ class Fitted:
             found["data"] += f", ids of {' and '.join(ids)}" if ids else ""
         told = _parameters(type(self), state).items()
         texts = {k: f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split()) for k, v in told}
-        found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts.items())
+        shown = ", ".join(f"{name}={text}" for name, text in texts.items())
+        # Of a loss, too, four digits of what a rule took: 21.000000000000004.
+        found["parameters"] = re.sub(r"\d+\.\d{5,}(e-?\d+)?", lambda at: f"{float(at[0]):.4g}", shown)
         if isinstance(users, np.ndarray) and isinstance(items, np.ndarray):
             found["factors"] = f"K={users.shape[1]}, {users.dtype}, {readable(users.nbytes + items.nbytes)}"
         if record.history:

@@ -6,12 +6,13 @@ from typing import Any, Self
 import numpy as np
 
 from rgals.datasets.given import beside, given, refuse_unknown
+from rgals.datasets.ids import Positions
 from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
 from rgals.metrics._table import rising
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
-from rgals.runtime.errors import InputError, warn
+from rgals.runtime.errors import InputError, ParameterError, warn
 from rgals.training.data import check_matrix
 
 _HIDDEN = 0.2  # share of every row that `score` hides
@@ -56,6 +57,9 @@ class OfRows(FactorRanker):
         """
         if items is not None:
             return super().predict(users, items)
+        first = users[0] if isinstance(users, list | tuple | np.ndarray) and len(users) else users
+        if isinstance(first, str | Positions):
+            raise ParameterError("items", None, "give items, too: predict(users, items) scores pairs of ids")
         found = given(users)
         fixed, state, rows = self._read_rows(found)
         first = fixed.recommend_new(rows, n=1)[0][:, 0]

@@ -277,6 +277,23 @@ def test_real_sets_have_the_published_size(data_file):
 # ------------------------------------------------------------------------------- options
 
 
+def test_interactions_become_a_frame_and_back():
+    pd = pytest.importorskip("pandas")
+    rows = ["bob", "ann", "bob"], ["tea", "tea", "rum"], [2.0, 1.0, 0.5], [30, 10, 20]
+    data = read_interactions(rows)
+    frame = data.to_frame()
+    assert frame.to_dict("list") == {
+        "user": ["ann", "bob", "bob"],
+        "item": ["tea", "rum", "tea"],
+        "value": [1, 0.5, 2],
+        "timestamp": [10, 20, 30],
+    }
+    again = read_interactions(frame)
+    assert again.to_frame().equals(frame) and again.user_ids.tolist() == data.user_ids.tolist()
+    plain = read_interactions(pd.DataFrame({"user": [3, 1], "item": [1, 1], "split": [0, 1]})).to_frame()
+    assert plain.columns.tolist() == ["user", "item", "value", "split"] and plain["user"].tolist() == [1, 3]
+
+
 def test_low_stars_that_reach_a_threshold_by_their_sum_are_warned_of():
     rows = [7, 7, 9, 9], ["a", "a", "a", "b"], [2, 2.5, 5, 1]
     with pytest.warns(UserWarning, match="1 pairs reach min_value=4 by the sum of .*duplicates='max'"):

@@ -52,6 +52,7 @@ def test_it_says_what_was_set_what_was_taken_and_what_it_takes(tmp_path):
     ):
         assert text in info["parameters"], text
     assert "patience" not in info["parameters"] and "auto" not in info["parameters"]
+    assert not re.search(r"\d\.\d{5}", info["parameters"]), "of a loss, too, four digits"
     assert info["versions"].count(" ") == 5 and info["memory"].endswith("KiB")
     model.partial_fit(X[:3])
     assert info["fingerprint"] != model.info()["fingerprint"]

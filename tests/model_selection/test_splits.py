@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rgals import RGALS
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate_sampled
 from rgals.model_selection import (
@@ -246,6 +247,24 @@ def test_timestamps_of_interactions_are_used():
 
 
 # --------------------------------------------------------------------------- folds
+
+
+def test_times_of_the_matrix_of_a_fit_go_with_their_entries(X):
+    """Splits dropped them, so that the fit refused the part that it was given."""
+    when = np.random.default_rng(0).permutation(X.nnz) + 1.0
+    users, items = X.nonzero()
+    model = RGALS(K=2, n_iter=1, half_life=100.0, values="raw", random_state=0)
+    seen = model.fit(read_interactions((users, items, X.data, when))).seen_
+    time_of = {(u, i): t for u, i, t in zip(*seen.nonzero(), seen.times, strict=True)}
+    parts = [*leave_last_out(seen), *split_interactions(seen, (0.6, 0.4), random_state=0)]
+    parts += [part for part, _ in [next(iter(InteractionSplit(2, random_state=0).split(seen)))]]
+    for part in parts:
+        assert part.times.tolist() == [time_of[pair] for pair in zip(*part.nonzero(), strict=True)]
+    fold = next(iter(UserSplit(2, random_state=0).split(seen)))
+    assert 0 < fold.train.nnz < seen.nnz and len(np.unique(fold.train.times)) == fold.train.nnz
+    assert set(fold.train.times) <= set(seen.times)
+    for part in (*parts, fold.train):
+        model.fit(part)
 
 
 def test_user_split_holds_every_user_out_once(X):

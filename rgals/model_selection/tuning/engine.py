@@ -101,8 +101,9 @@ class Report:
     def add(self, row: dict[str, Any]) -> int:
         """Add a row; returns its number."""
         self.rows.append(row)
-        best = max((r[self.metric] for r in self.rows if r["level"] >= TOP), default=0.0)
-        self.bar.set_postfix_str(f"{row['loss']} K={row['params']['K']} best {best:.4f}", refresh=False)
+        best = max((r[self.metric] for r in self.rows if r["level"] >= TOP), default=None)
+        so_far = "" if best is None else f" best {best:.4f}"
+        self.bar.set_postfix_str(f"{row['loss']} K={row['params']['K']}{so_far}", refresh=False)
         self.bar.total = max(self.bar.total, self.bar.n + row["cost"])
         self.bar.update(row["cost"])
         return len(self.rows) - 1
