@@ -11,8 +11,9 @@ import scipy.sparse as sp
 from rgals.datasets.columns import column_at, column_names, indexed, is_frame, is_number, role_of
 from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, InputTypeError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, ShapeError, warn
 
+_FEW = 20  # rows up to which any may have a text of its own
 #: How a frame was encoded: for each column its name, and its categories, or its mean and scale.
 Encoding = list[dict[str, Any]]
 
@@ -109,6 +110,9 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
             raise InputError(f"{name} has no rows; leave it out")
         if values.dtype.kind not in "iuf":
             found.append({"name": column, "categories": sorted({str(value) for value in values})})
+            if _FEW < len(values) < 2 * (n := len(found[-1]["categories"])):  # titles, or days
+                many = f"{name}: column {column!r} has {n:,} different entries in {len(values):,} rows"
+                warn(f"{many}, each a feature that few or none share; make numbers or groups of them")
             continue
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             raise InputError(f"{name}: column {column!r} has {values[bad[0]]} in row {bad[0]}; give a number")

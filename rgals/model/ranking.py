@@ -206,7 +206,8 @@ class FactorRanker(Fitted):
             a row for each *requested* user. ``("train", shown)`` excludes both. A store, `Interactions` and
             frames of users and items have ids, by which these users are found in them; scores do not count.
         candidates : sequence of item ids, Positions, or sparse matrix of shape (B, N), optional
-            The only items that may be returned, for all or for each requested user.
+            The only items that may be returned, for all or, as pairs like those of ``exclude``, for each
+            requested user.
         exclude_items : sequence of item ids, or Positions, optional
             Items that nobody gets.
         cold : {"empty", "popular"}, default "empty"

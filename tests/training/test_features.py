@@ -320,6 +320,19 @@ def test_rows_that_have_ids_are_not_taken_in_the_order_of_others(rng):
         model.fit(digits, item_features=table.assign(movieId=range(12)))
 
 
+def test_texts_that_hardly_two_rows_share_are_warned_of(X, recwarn):
+    """Titles, and days of release, became a column for every row, in silence."""
+    n, model = X.shape[1], RGALS(2, n_iter=1, random_state=0)
+    assert n > 20
+    for column in ([f"film {k}" for k in range(n)], np.datetime64("2024-01-01") + np.arange(n)):
+        with pytest.warns(
+            UserWarning, match=f"'kind' has {n} different entries in {n} rows.* numbers or groups"
+        ):
+            model.fit(X, item_features=pd.DataFrame({"kind": column, "year": np.arange(n)}))
+    model.fit(X, item_features=pd.DataFrame({"kind": [f"film {k // 3}" for k in range(n)]}))
+    assert not recwarn.list
+
+
 def test_lists_of_tags_are_no_category_each(rng):
     X = sp.csr_array((rng.random((40, 3)) < 0.4).astype(float))
     tags = [["a"], ["a", "b"], []]
