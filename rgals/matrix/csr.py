@@ -29,6 +29,14 @@ class TimedMatrix(sp.csr_array):
         made.times = np.asarray(times, np.float64)
         return made
 
+    def __getitem__(self, key: Any) -> Any:
+        """Some rows and columns with their times; a number or a vector has none."""
+        part = super().__getitem__(key)
+        if self.times is not None and isinstance(part, TimedMatrix) and part.ndim == 2:
+            at = sp.csr_array((np.arange(len(self.times)), self.indices, self.indptr), shape=self.shape)
+            part.times = self.times[at[key].data]
+        return part
+
 
 @dataclass(frozen=True)
 class CSR:

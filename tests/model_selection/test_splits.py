@@ -263,7 +263,11 @@ def test_times_of_the_matrix_of_a_fit_go_with_their_entries(X):
     fold = next(iter(UserSplit(2, random_state=0).split(seen)))
     assert 0 < fold.train.nnz < seen.nnz and len(np.unique(fold.train.times)) == fold.train.nnz
     assert set(fold.train.times) <= set(seen.times)
-    for part in (*parts, fold.train):
+    when = sp.csr_array((seen.times, seen.indices, seen.indptr), shape=seen.shape)
+    for key in ([5, 2, 5], slice(3, 9), np.s_[:, ::2], np.arange(seen.shape[0]) > 4, slice(0, 0)):
+        assert seen[key].times.tolist() == when[key].data.tolist()
+    assert np.isscalar(seen[0, 0]) and seen[0].ndim == 1
+    for part in (*parts, fold.train, seen[3:9]):
         model.fit(part)
 
 
