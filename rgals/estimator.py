@@ -108,6 +108,7 @@ class RGALS(
         It bounds the cost of validation; None is all users.
     warm_start : bool, default=False
         Start from the factors of the last fit, matched by ids if there are some; ``init`` is for the first.
+        New users and items are refused: `partial_fit` takes them.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         Weight of an interaction, ``v_xy``: its value, ``log(1 + value)``, 1, or BM25, which also lowers the
         weight of long histories and popular items. "log1p" and "bm25" are divided by their mean; for formulas
