@@ -6,7 +6,8 @@ of 3 and more); recall@20 among them, over min(20, number of truths), for users 
 by ``feature_reg``, on two fifths. ``noise``: recall@20 with features that say nothing. ``peers``: other
 packages on the first fifth, whichever can be imported; needs no rgals. ``cost``: CPU seconds of an
 iteration in one thread with 1,000 features a side beside one without, in turns. ``memory``: what a fit with
-100,000 features took beside what was predicted. ``dislikes``: MovieLens 1M. ``age``: half-lives that
+100,000 features took beside what was predicted. ``dislikes``: MovieLens 1M, by their weight in one model,
+and by two models (`examples/dislikes.py`). ``age``: half-lives that
 `RGALSCV` finds, on generated logs whose truth is known and on two with clocks, and NDCG@10 of the tenth
 that came next. ``next``: histories that have an order but no clock; NDCG@10 of each user's last
 interaction, with ages counted in interactions.
@@ -35,6 +36,7 @@ COLD_SETS = ("ml-100k", "ml-latest-small", "citeulike-t")
 REGS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 K, TOP, FOLDS, TRUE_LIFE = 64, 20, 5, 30.0
 WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of dislikes
+SHARES = (0.2, 0.3, 0.4, 0.5)  # of a second model, of taste, beside the first
 ORDERED_SETS = ("amazon-toys-5core", "amazon-beauty-5core", "amazon-videogames-sasrec")
 LIVES = (None, 16, 4, 1)  # half-lives, in interactions
 
@@ -265,13 +267,11 @@ def one_fit(kind: str) -> None:
 
 
 def dislikes(record: Any, folder: Path) -> None:
-    """Lines ``dislikes LOSS WEIGHT``: NDCG@10 of likes and the share of dislikes, validation and test."""
-    from rgals import IALS, RGALS, WRMF
+    """Lines ``dislikes LOSS WEIGHT``, and ``taste LOSS SHARE`` of two models."""
+    from rgals import IALS, RG2, RGALS, WRMF
     from rgals.datasets import read_interactions
-    from rgals.metrics import evaluate
     from rgals.model_selection import split_interactions
 
-    metrics = ("ndcg@10", "dislike_rate@10")
     for kind, stars in ((IALS, False), (WRMF, False), (IALS, True), (WRMF, True)):
         data = read_interactions(folder / "ml-1m.npz", min_value=3, dislike_below=3, binarize=not stars)
         train, validation, test = split_interactions(data, (0.7, 0.1, 0.2), random_state=0)
@@ -283,15 +283,38 @@ def dislikes(record: Any, folder: Path) -> None:
             if weight != "none":
                 loss, X = kind(dislikes=True, dislike_weight=weight), train.matrix
             fitted = RGALS(K, loss, values="raw", random_state=0, n_jobs=1).fit(X)
-            row = {}
-            for name, part, seen in (
-                ("validation", validation, train.matrix),
-                ("test", test, train.matrix + validation.matrix),
-            ):
-                figures = evaluate(fitted.factors_, sp.csr_array(seen), part.matrix, metrics, n_jobs=1)
-                row[name] = {metric: float(figures[metric]) for metric in metrics}
-            record.add(key, row)
+            record.add(key, disliked(fitted.factors_, train, validation, test))
             print(key, record.get(key), flush=True)
+    sys.path.insert(0, str(RESULTS.parent.parent / "examples"))
+    from dislikes import taste, together
+
+    rated = read_interactions(folder / "ml-1m.npz", split=None).matrix
+    tastes = None
+    for stars, kind in itertools.product((False, True), (RG2, IALS, WRMF)):
+        data = read_interactions(folder / "ml-1m.npz", min_value=3, dislike_below=3, binarize=not stars)
+        assert rated.shape == data.matrix.shape and rated.nnz == data.nnz
+        train, validation, test = split_interactions(data, (0.7, 0.1, 0.2), random_state=0)
+        tastes = tastes or taste(sp.csr_array(rated.multiply(train.matrix != 0)))
+        likes = sp.csr_array(train.matrix.multiply(train.matrix > 0))
+        fitted = RGALS(K, kind(), values="raw", random_state=0, n_jobs=1).fit(likes)
+        for share in (0.0, *SHARES):
+            key = f"taste {kind.name}{' stars' if stars else ''} {share}"
+            record.add(key, disliked(together(fitted.factors_, tastes, share), train, validation, test))
+            print(key, record.get(key), flush=True)
+
+
+def disliked(factors: Any, train: Any, validation: Any, test: Any) -> dict[str, dict[str, float]]:
+    """NDCG@10 of likes and the share of dislikes, on the validation and on the test part."""
+    from rgals.metrics import evaluate
+
+    metrics, row = ("ndcg@10", "dislike_rate@10"), {}
+    for name, part, seen in (
+        ("validation", validation, train.matrix),
+        ("test", test, train.matrix + validation.matrix),
+    ):
+        figures = evaluate(factors, sp.csr_array(seen), part.matrix, metrics, n_jobs=1)
+        row[name] = {metric: float(figures[metric]) for metric in metrics}
+    return row
 
 
 def forgetting(seed: int, life: float = TRUE_LIFE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -421,9 +444,13 @@ def tables(record: Any) -> dict[str, str]:
     head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"
     lines = [head, "|" + "---|" * 5]
     for key, row in record.records.items():
-        if key.startswith("dislikes "):
-            _, loss, *stars, weight = key.split(" ")
+        if key.startswith(("dislikes ", "taste ")):
+            what, loss, *stars, weight = key.split(" ")
             like, test = "its stars" if stars else "1", row["test"]
+            if what == "taste" and weight == "0.0" and loss != "RG2":  # as without dislikes, above
+                continue
+            if what == "taste":
+                weight = "none" if weight == "0.0" else f"second model, share {weight}"
             figures = f"{test['ndcg@10']:.4f} | {test['dislike_rate@10']:.4f}"
             lines.append(f"| {loss} | {like} | {weight} | {figures} |")
     out["beside dislikes"] = "\n".join(lines)

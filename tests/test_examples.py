@@ -31,6 +31,7 @@ def test_every_example_has_a_test():
         "grid_search.py",
         "hard_negatives.py",
         "cluster.py",
+        "dislikes.py",
         "events.py",
         "service.py",
         "shop.py",
@@ -44,6 +45,17 @@ def test_quickstart(monkeypatch, capsys):
     assert after < before
     assert float(re.search(r"ndcg@10 ([\d.]+)", out)[1]) > 0.05
     assert "same recommendations" in out
+
+
+def test_a_second_model_of_taste_takes_out_dislikes_at_less_cost_than_one_model_of_both(monkeypatch, capsys):
+    out = run("dislikes.py", monkeypatch, capsys)
+    rows = re.findall(r"^(.*?) +ndcg@10 ([\d.]+) +dislike_rate@10 ([\d.]+)$", out, re.MULTILINE)
+    found = {name: (float(ndcg), float(rate)) for name, ndcg, rate in rows}
+    alone, both = found["likes alone"], found["and taste, share 0.2"]
+    assert both[1] < 0.8 * alone[1] and both[0] > 0.98 * alone[0]
+    for weight in (1, 3):
+        one = found[f"one model, dislikes weigh {weight}"]
+        assert both[1] < one[1] and both[0] > one[0] - 0.001
 
 
 def test_movies_from_a_given_file(monkeypatch, capsys, tmp_path):
