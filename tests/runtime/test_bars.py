@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
+from numba.core import event
 from tqdm import std, tqdm
 
 from rgals import RGALS
 from rgals.datasets import make_implicit
+from rgals.runtime import progress
 from rgals.runtime.bars import Bar
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -92,6 +96,43 @@ def test_a_bar_starts_no_thread():
     with Bar(total=3, file=io.StringIO()) as bar:
         bar.update()
     assert threading.active_count() == before
+
+
+def test_the_bar_of_a_resumed_fit_begins_where_the_first_one_ended(tmp_path, capsys):
+    X, model = make_implicit(200, 100, random_state=0).matrix, RGALS(K=4, n_iter=5, random_state=0)
+
+    def interrupt(now):
+        if now.iteration == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, checkpoint=tmp_path, callbacks=interrupt)
+    assert capsys.readouterr().err == ""
+    assert model.set_params(verbose=1).fit(X, checkpoint=tmp_path).n_iter_ == 5
+    assert "5/5" in capsys.readouterr().err
+
+
+def test_seconds_of_what_is_compiled_on_the_way_are_not_those_of_the_function_too(monkeypatch):
+    clock, said = iter([0.0, 1.0, 4.0, 5.0, 6.0, 9.0, 20.0, 30.0]), []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+    @contextmanager
+    def compiled(name, apart=False):
+        function = SimpleNamespace(__module__="here", __qualname__=name)
+        about = {"dispatcher": SimpleNamespace(py_func=function), "apart": apart}
+        event.start_event("numba:compile", about)
+        yield
+        event.end_event("numba:compile", about)
+
+    with progress.compilations(lambda *found: said.append(found)):
+        with compiled("entry"):
+            with compiled("module", apart=True):
+                pass
+            with compiled("part"):
+                pass
+        with compiled("another"):
+            pass
+    assert said == [("here.module", 3.0), ("here.entry", 6.0), ("here.another", 10.0)]
 
 
 def test_without_a_standard_error_there_is_no_bar(monkeypatch):

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from rgals import RGALS
 from rgals.runtime.checks import RANGES, Declared, check_choice, check_real, parameter, plain_number
 from rgals.runtime.errors import ParameterError
 
@@ -36,6 +37,19 @@ def test_booleans_of_numpy_are_those_of_python(value):
     assert plain_number(value) is bool(value)
     with pytest.raises(ParameterError, match="choose one of 'auto', None"):
         check_choice("user_mean", value, ("auto", None))
+
+
+@pytest.mark.parametrize("value", [1, 0, 1.0])
+def test_numbers_are_no_truth_values(value):
+    with pytest.raises(ParameterError, match="signed"):
+        RANGES["bool"]("signed", value)
+
+
+def test_a_span_of_time_is_no_number():
+    span = np.timedelta64(3)
+    assert plain_number(span) is span
+    with pytest.raises(ParameterError, match="n_iter"):
+        RGALS(K=2, n_iter=span).fit(np.eye(4))
 
 
 class Some(Declared):

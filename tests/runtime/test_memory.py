@@ -11,6 +11,7 @@ import sys
 import time
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from instruments.harness import LINUX, python
 from instruments.memory import matrix
 
 from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning
+from rgals.baselines import Popularity
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime import cgroups
@@ -27,6 +29,7 @@ from rgals.scoring import topk, topk_dense
 from rgals.sgd import SGDRanker
 from rgals.solvers import closed_form
 from rgals.solvers import precision as _precision
+from rgals.solvers.footprint import Footprint
 from rgals.training import base, fit
 
 # ------------------------------------------------------------------ what a fit takes
@@ -115,6 +118,58 @@ def test_the_closed_form_takes_what_is_predicted(shape):
     assert 0.75 <= peak / closed_form.scratch_bytes(shape, users.nnz, 32, 4, False) <= 1.25
 
 
+class StoppedError(Exception):
+    """Before anything is fitted."""
+
+
+def test_what_is_predicted_has_a_place_for_every_table_of_an_option(monkeypatch):
+    """Too small a figure lets a fit begin that the system ends without a word."""
+
+    def stop(needed, *_):
+        raise StoppedError(needed)
+
+    monkeypatch.setattr(_memory, "admit", stop)
+    wide, dense = (
+        as_csr(np.random.default_rng(0).random(size) < p)
+        for size, p in (((400, 900), 0.01), ((300, 300), 0.5))
+    )
+
+    def predicted(X=wide, validation=None, **options):
+        with pytest.raises(StoppedError) as caught:
+            RGALS(**{"K": 64, "n_iter": 9, "user_mean": False, **options}).fit(X, validation=validation)
+        return caught.value.args[0]
+
+    plain, users, items = predicted(), 400 * 64 * 4, 900 * 64 * 4
+    assert predicted(readout_exponent=0.1) >= plain + items
+    assert predicted(loss="rgx") >= plain + 16 * 64 * 64 * 4  # sums of inverses
+    # The best iterate, and the interactions of both parts.
+    watched = predicted(early_stopping=True)
+    assert watched >= plain + items + 4 * wide.nnz
+    both = predicted(early_stopping=True, user_mean=True)  # whose best iterate has user factors too
+    assert both - predicted(user_mean=True) >= watched - plain + users
+    assert predicted(dense, K=1, early_stopping=True) >= 60 * dense.nnz
+    hard = predicted(hard_negatives=1.0)
+    assert predicted(wide, wide, hard_negatives=1.0) >= hard + users
+    one, four = (Footprint(wide.shape, wide.nnz, 64, 4, threads=n).peak() for n in (1, 4))
+    assert four >= one + 3 * 2 * 64 * 64 * 4
+
+
+def test_an_update_with_hard_negatives_asks_for_their_pairs(monkeypatch):
+    X, needed = interactions(60, 30), []
+
+    def stop(bytes_, *_):
+        needed.append(bytes_)
+        raise StoppedError
+
+    models = [RGALS(K=2, n_iter=5, hard_negatives=h, random_state=0).fit(X) for h in (None, 1.0)]
+    monkeypatch.setattr(_memory, "admit", stop)
+    for model in models:
+        with pytest.raises(StoppedError):
+            model.partial_fit(X)
+    pairs, lists = 24 * 60 * 30, 60 * (30 + 30) * 12  # a user's items, and scores of these and of all changed
+    assert needed[1] - needed[0] > pairs + lists
+
+
 def test_margins_of_the_items_take_no_copy_of_the_interactions():
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 50, 3 << 20).astype(np.int32)
@@ -185,6 +240,28 @@ def test_limits_of_the_own_group_and_of_those_above_it_count(machine, v1):
     assert _memory.available_bytes() == 1500
     group(root / "other", "10", 5, v1=v1)  # somebody else's
     assert _memory.available_bytes() == 1500
+
+
+def test_caches_count_once_with_those_of_the_groups_below(machine):
+    folder = machine / "cgroup" / "memory"
+    group(folder, "1000", 900, v1=True)
+    (folder / "memory.stat").write_text("inactive_file 100\nrss 7\ntotal_inactive_file 300\ntotal_rss 9\n")
+    assert _memory.available_bytes() == 400
+    group(folder, "1000", 200, cache=250, v1=True)  # the files are read one after the other
+    assert _memory.available_bytes() == 1000
+
+
+def test_what_a_limit_of_addresses_leaves_is_counted_in_addresses(machine, monkeypatch):
+    (machine / "proc" / "self" / "statm").write_text("3000 500 20 1 0 60 0\n")
+    page = _memory.os.sysconf("SC_PAGE_SIZE")
+    limits = SimpleNamespace(
+        RLIMIT_AS="as", RLIM_INFINITY=-1, getrlimit=lambda which: {"as": (limit, -1)}[which]
+    )
+    monkeypatch.setattr(_memory, "resource", limits)
+    limit = 3100 * page
+    assert _memory.available_bytes() == 100 * page
+    limit = -1
+    assert _memory.available_bytes() == 10_000 * 1024
 
 
 def test_a_system_that_says_nothing_refuses_nothing(machine):
@@ -271,6 +348,16 @@ def test_the_first_fit_needs_addresses_for_libraries_and_threads(monkeypatch):
         patch.setattr(_memory, "_own_limit", lambda: math.inf)
         model.fit(X)
     model.fit(X)  # what it needs besides is there now
+
+
+def test_every_thread_of_the_first_fit_needs_addresses_until_one_has_computed(monkeypatch):
+    monkeypatch.setattr(_memory, "available_bytes", lambda: math.inf)
+    monkeypatch.setattr(_memory, "_own_limit", lambda: 300 << 20)
+    monkeypatch.setattr(_memory, "_have_fitted", False)
+    Popularity().fit(interactions(60, 30))  # by neither compiled code nor BLAS
+    _memory.admit(1, "a fit", "lower K", threads=1)
+    with pytest.raises(InsufficientMemoryError, match="400.0 MiB of addresses for libraries and 3 threads"):
+        _memory.admit(1, "a fit", "lower K", threads=3)
 
 
 def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):

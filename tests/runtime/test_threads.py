@@ -459,6 +459,21 @@ def test_threads_are_no_more_than_the_container_has_processors(
     assert n_threads(None) == n_threads(-1) == n_threads(100) == expected
 
 
+@pytest.mark.parametrize(
+    ("root", "files"), [("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"))]
+)
+def test_a_group_of_another_controller_limits_nothing(groups, root, files):
+    lines = "0::/own", "4:cpu,cpuacct:/own", "3:cpuset:/other", "2:name=systemd:/other"
+    (groups.parent / "proc" / "self" / "cgroup").write_text("\n".join(lines) + "\n")
+    for name, number in (("own", 3), ("other", 2)):
+        folder = groups / root / name
+        folder.mkdir(parents=True)
+        texts = (f"{number}00000 100000",) if len(files) == 1 else (f"{number}00000", "100000")
+        for file, text in zip(files, texts, strict=True):
+            (folder / file).write_text(text + "\n")
+    assert n_threads(None) == 3
+
+
 def test_threads_that_were_asked_for_by_name_are_not_cut(groups, monkeypatch):
     groups.mkdir()
     (groups / "cpu.max").write_text("200000 100000\n")
