@@ -61,6 +61,16 @@ def test_a_fit_has_the_scores_of_the_dense_oracle(loss, dtype, tolerance, X):
     assert scores[X.toarray() < 0].mean() < 0 < scores[X.toarray() > 0].mean()
 
 
+def test_a_spectral_start_is_that_of_the_likes(X):
+    """Dislikes of weight 0 change nothing else, where every row has a like."""
+    likes = X.multiply(X > 0).tocsr()
+    assert min(likes.sum(axis=0).min(), likes.sum(axis=1).min()) > 0 > X.min()
+    options = {"K": 6, "init": "spectral", "reg": 0.1, "n_iter": 1, "dtype": "float64", "random_state": 0}
+    loss = IALS(alpha0=0.1, dislikes=True, dislike_weight=0.0)
+    model, expected = RGALS(loss=loss, **options).fit(X), RGALS(loss=IALS(alpha0=0.1), **options).fit(likes)
+    np.testing.assert_allclose(model.item_factors_, expected.item_factors_, atol=1e-10)
+
+
 def test_margins_and_weights_are_those_of_likes(X):
     likes = X.multiply(X > 0).tocsr()
     degrees, expected = Degrees.of(as_csr(X, dislikes=True)), Degrees.of(as_csr(likes))

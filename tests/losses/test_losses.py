@@ -157,6 +157,27 @@ def test_degree_weights_of_faded_values_take_no_sum_for_less_than_one_interactio
     assert weights.std() > 0.1
 
 
+def test_objectives_take_values_in_float64(rng):
+    V, P, Q = rng.random((9, 7)), rng.standard_normal((9, 3)), rng.standard_normal((7, 3))
+    scores = P @ Q.T
+    expected = (V * (scores - 1) ** 2).sum() + 0.5 * (scores**2).sum()
+    assert IALS(alpha0=0.5).objective(V, P, Q) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_degree_weights_of_faded_rows_that_come_later_are_in_the_units_of_the_training(side):
+    V = np.array([[1, 1, 0, 1e-12], [1, 0, 1, 0], [0, 1, 1, 0]])
+    later = np.array([[1e-9, 0, 0], [0, 3, 3], [0, 1, 0]])  # rows of this side
+    known = Degrees.of(as_csr(V if side == "item" else V.T, dtype=np.float64), aged=True)
+    least = V.sum() / 7
+    total = (V > 0).sum(axis=0) @ np.maximum(V.sum(axis=0), least) ** -0.5
+    given = getattr(known, f"with_{side}s")(as_csr(later, dtype=np.float64))
+    for degrees, sums in ((known, V.sum(axis=0)), (given, later.sum(axis=1))):
+        expected = np.maximum(sums, least) ** -0.5 * 7 / total
+        np.testing.assert_allclose(getattr(degrees, f"{side}_factor")(-0.5), expected, rtol=1e-12)
+        assert expected.std() > 0.1
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradient_equals_central_differences(name, data):
     _, X, P, Q = data

@@ -73,6 +73,21 @@ def test_objectives_are_the_formulas_whatever_the_targets(rng):
     assert own.objective(V, P, Q) == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_constant_of_positives_that_weigh_less_than_other_pairs_is_taken_away(rng):
+    """``sum_all (o_xy - 2)^2 - 0.5 sum_{y in I_x} (o_xy - 3)^2``."""
+
+    def coefficients(self, degrees):
+        users, items = (np.ones(n) for n in degrees.shape)
+        own = np.tile([0.0, -0.5, 0.0, -1.5], (len(users), 1))
+        return Coefficients(users, items, 2.0 * users, own, np.ones((len(items), 4)))
+
+    V = (rng.random((9, 7)) < 0.4).astype(float)
+    P, Q = rng.standard_normal((9, 3)), rng.standard_normal((7, 3))
+    scores, lighter = P @ Q.T, type("Lighter", (Loss,), {"coefficients": coefficients})
+    expected = ((scores - 2) ** 2).sum() - 0.5 * ((scores - 3) ** 2)[V > 0].sum()
+    assert 0 < V.sum() < V.size and lighter().objective(V, P, Q) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.int64])
 def test_coefficients_of_any_numbers_and_parameters_that_are_arrays(data, kind):
     """Integers and float32 ended in an error of llvmlite, an array in one of numpy."""

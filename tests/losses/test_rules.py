@@ -14,6 +14,7 @@ from rgals.baselines import Popularity
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.losses import LOSSES, Degrees, Loss, rule, spectral_edge
+from rgals.losses.fitted import doubt, typical
 from rgals.matrix.cohesion import cohesion, largest_pull
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
@@ -114,6 +115,7 @@ def test_the_rule_is_what_it_states(matrix):
     [
         ((200, 400), {"mean_interactions": 8, "n_clusters": 6, "popularity_exponent": 0.3}, "short rows"),
         ((80, 150), {"mean_interactions": 40, "n_clusters": 6}, "long rows"),
+        ((120, 120), {"mean_interactions": 60, "n_clusters": 4}, "long rows and columns"),
         ((40, 600), {"mean_interactions": 120, "n_clusters": 4, "popularity_exponent": 0.5}, "few users"),
     ],
 )
@@ -128,7 +130,12 @@ def test_reg_of_small_matrices_is_a_share_of_what_leaves_nothing(shape, more, re
     noise = 0.9 * (row**-0.5 + column**-0.5)
     share = max(0.3, min(noise, 0.7, max(0.4, 0.4 / r)))
     fall = min(1, max(20, 2 * column) / row) ** (0.3 * np.clip((r - 0.8) / 0.2, 0, 1))
-    kinds = {"short rows": 0.4 < share < 0.7, "long rows": noise < 0.38, "few users": fall < 0.9}
+    kinds = {
+        "short rows": 0.4 < share < 0.7,
+        "long rows": 0.3 < noise < 0.38,
+        "long rows and columns": noise < 0.28,
+        "few users": fall < 0.9,
+    }
     assert kinds == {kind: kind == regime for kind in kinds}, "the generated matrix must be of its kind"
     few = X.shape[1] / 700
     reg = few**0.12 * fall * share * dense_pull(X, 0.024 / few)
@@ -218,6 +225,16 @@ def test_order_and_empty_rows_change_nothing_and_values_only_their_scale(matrix,
         assert scaled == pytest.approx(expected, rel=1e-6)
 
 
+def test_empty_rows_and_columns_up_to_a_quarter_change_nothing_of_rg2(matrix, rng):
+    doubtful = sp.csr_array((rng.random((60, 50)) < 0.2).astype(float))
+    margins = Degrees.of(as_csr(doubtful))
+    assert 0.1 < doubt(margins, *map(typical, (margins.user_count, margins.item_count))) < 1.9
+    for X in (matrix, doubtful):
+        grown = sp.csr_array(X)
+        grown.resize(tuple(n + n // 5 for n in X.shape))
+        assert rule(RG2, grown) == pytest.approx(rule(RG2, X), rel=1e-9)
+
+
 def test_values_that_are_equal_rank_as_ones_do(matrix):
     for kind in KINDS:
         of_ones, of_fives = (
@@ -255,6 +272,32 @@ def test_the_rule_is_sane_far_from_any_data(what, X, K):
         assert -0.75 <= exponent <= 0 and np.isfinite(list(setting.values())).all(), (what, setting)
         assert min(setting.values()) > 0 and setting["reg"] < 20, (what, setting)
     assert 0.01 <= rule(RG2, X, K)["reg"] <= 0.7 and 0.01 <= rule(RG2, X, K)["alpha"] <= 40
+
+
+def test_all_pairs_weigh_at_most_ten_mean_values(rng):
+    dense = np.kron(np.eye(2), np.ones((30, 400)))
+    dense[rng.random(dense.shape) < 0.2] = 1.0
+    for value in (1.0, 3.0):
+        X = sp.csr_array(value * dense)
+        assert rule(RG2, X, 64)["alpha"] == pytest.approx(0.024)
+        assert X.mean() / (2 * 0.024) > 12 * value, "by the sizes alone it would be larger"
+        assert rule(IALS, X, 64)["alpha0"] == pytest.approx(10 * value)
+
+
+@pytest.mark.parametrize(("users", "items"), [(600, 100), (200, 300), (600, 300)])
+def test_empty_rows_and_columns_leave_the_ridges_of_ials_as_they_were(users, items):
+    """Of the ridges of both sides only the product matters: here all rows have 8, all columns 16 of ones."""
+    near = (np.arange(20) - np.arange(40)[:, None]) % 20 < 8
+    X = sp.csr_array(np.kron(np.eye(5), near))
+    assert (np.unique(X.sum(axis=1)), np.unique(X.sum(axis=0))) == (8, 16) and X.shape == (200, 100)
+    found = []
+    for shape in (X.shape, (users, items)):
+        grown = sp.csr_array(X)
+        grown.resize(shape)
+        setting = rule(IALS, grown, 64)
+        ridges = (setting["reg"] * (n + setting["alpha0"] * m) for n, m in zip((16, 8), shape, strict=True))
+        found.append((setting["alpha0"], np.prod(list(ridges))))
+    assert found[1] == pytest.approx(found[0], rel=1e-3)  # of the steps of the power method
 
 
 @pytest.mark.parametrize("kind", KINDS)
