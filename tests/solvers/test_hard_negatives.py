@@ -226,7 +226,11 @@ def make(loss="rg2", **params):
 
 
 @pytest.mark.parametrize("solver", [CPUBackend, DenseBackend])
-@pytest.mark.parametrize("loss", [RG2(alpha=0.05), RGX(alpha=0.05), IALS(alpha0=0.2)], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "loss",
+    [RG2(alpha=0.05), RGX(alpha=0.05), IALS(alpha0=0.2), RG2(alpha=0.05, proposal_exponent=0.5)],
+    ids=str,
+)
 def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver, X):
     matrix = as_csr(X, dtype=np.float64)
     coefficients = loss.coefficients_for(Degrees.of(matrix))
@@ -482,6 +486,15 @@ def test_items_that_weigh_nothing_are_not_drawn(X):
     loss = RG2(alpha=0.1, n_negatives=3, proposal_exponent=0.5)  # of items that nobody has
     model = make(loss, init="random").fit(X)
     assert (model.item_factors_[5] == 0).all() and np.isfinite(model.user_factors_).all()
+
+
+def test_of_equal_scores_the_first_items_are_the_hard_ones():
+    hard, own = HardNegatives(share=0.05, n_samples=20), np.array([0, 3, 700])
+    scores = np.repeat(np.float32([1, 2, 1]), [400, 30, 570])
+    found = hard.best_of(scores, own)
+    first = [*range(400, 430), *(item for item in range(400) if item not in own)]
+    np.testing.assert_array_equal(found, first[: hard.n_top(1000)])
+    assert len(found) == 50
 
 
 def test_an_update_of_every_item_takes_no_more_pairs_than_users_have(X, monkeypatch):

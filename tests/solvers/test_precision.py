@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,6 +143,18 @@ def test_nothing_is_solved_again_in_an_ordinary_fit(name, monkeypatch):
     monkeypatch.setattr(rgals.solvers.precision, "shared", never)  # not even a Gramian
     RGALS(K=16, loss=LOSSES[name], reg=0.1, n_iter=3, random_state=0).fit(counts("ones"))
     assert RISKY["float32"] * np.finfo(np.float32).eps < LIMIT
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_row_of_short_factors_is_not_at_risk_for_long_ones_of_others(sign):
+    """A bound by the longest factor is above the threshold for both rows."""
+    fixed = np.array([[100.0, 0.0], [0.0, 0.01]], np.float32)
+    rows = as_csr(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    side = IALS(alpha0=0.0).coefficients(Degrees.of(rows)).user_side(rows, 1.0, 0.0)
+    side = replace(side, row_terms=sign * side.row_terms)
+    np.testing.assert_array_equal(side.ridge, 1.0)  # so that risks are the squared lengths
+    assert 0.01**2 < RISKY["float32"] < 100**2
+    assert rows_at_risk(rows, fixed, side).tolist() == [1]
 
 
 def test_float64_is_not_judged():
