@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from instruments.floor import Floor
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
@@ -278,6 +280,17 @@ def test_cold_users_and_items_are_what_their_features_predict_and_are_served(X, 
     assert again._state().priors[1].features.shape == (34, 9)
 
 
+def test_who_has_features_alone_is_what_they_predict_whatever_all_pairs_are_drawn_to(X, features):
+    model = RGALS(K=4, loss=Floor(0.1, -0.3), n_iter=3, feature_reg=0.1, dtype="float64", random_state=0)
+    model.fit(X, **features)
+    assert model._state().loss.coefficients(model._state().degrees).t[COLD_USER] != 0
+    for factors, prior, row in zip(
+        model.factors_, model._state().priors, (COLD_USER, COLD_ITEM), strict=True
+    ):
+        np.testing.assert_allclose(factors[row], prior.predict(4, [row])[0], rtol=1e-9)
+        assert np.ptp(factors[row]) > 1e-3
+
+
 @pytest.mark.parametrize("numbers", [False, True])
 def test_ids_go_by_the_names_that_logs_give_them(rng, numbers):
     names = np.arange(7) * 10 if numbers else np.array([f"i{k}" for k in range(7)])
@@ -444,6 +457,23 @@ def test_a_checkpoint_of_before_the_strength_was_found_leaves_it_to_be_found(X, 
         clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
     whole, resumed = clone(model).fit(X, **told), clone(model).fit(X, **told, checkpoint=tmp_path)
     assert whole.history_[0]["user_feature_reg"] != 1
+    assert resumed.fingerprint() == whole.fingerprint()
+
+
+def test_a_checkpoint_keeps_that_features_say_nothing(X, rng, tmp_path):
+    """Nothing is found after the third iteration: the resumed fit would take the mean ridge."""
+    model = RGALS(K=6, n_iter=6, random_state=0)
+    told = {"user_features": rng.standard_normal((X.shape[0], 5))}
+
+    def interrupt(now):
+        if now.iteration == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
+    whole, resumed = clone(model).fit(X, **told), clone(model).fit(X, **told, checkpoint=tmp_path)
+    assert whole.history_[0]["user_feature_reg"] == prior_module.NOTHING
+    assert resumed.history_[0]["user_feature_reg"] == prior_module.NOTHING
     assert resumed.fingerprint() == whole.fingerprint()
 
 
@@ -793,3 +823,14 @@ def test_a_fingerprint_knows_how_features_are_read(X, rng, tmp_path):
     assert models[0].fingerprint() != models[1].fingerprint()
     models[0].save(tmp_path / "model")
     assert RGALS.load(tmp_path / "model").fingerprint() == models[0].fingerprint()
+
+
+def test_a_fingerprint_knows_which_rows_have_which_features(X):
+    kinds = np.arange(35) % 4
+    model = RGALS(K=3, n_iter=2, random_state=0, feature_reg=1.0).fit(
+        X, item_features=sp.csr_array(np.eye(4)[kinds])
+    )
+    state = model._state()
+    moved = replace(state.priors[1], features=sp.csr_array(np.eye(4)[3 - kinds]))
+    np.testing.assert_array_equal(moved.features.data, state.priors[1].features.data)
+    assert replace(state, priors=(None, moved)).fingerprint != state.fingerprint

@@ -173,6 +173,14 @@ def test_a_warm_start_takes_the_last_factors_whatever_init_is(X):
     assert content(clone(model).fit(X)) != content(again)
 
 
+def test_a_warm_start_is_said_to_be_none_of_those_that_auto_takes(X):
+    model = make(warm_start=True, n_iter=2, values="raw").fit(X)
+    assert model.params_["init"] == model.history_[0]["init"] == "random"
+    model.fit(X)
+    assert model.params_["init"] == "auto" and "init" not in model.history_[0]
+    assert "init=" not in repr(model)
+
+
 @pytest.mark.parametrize(
     ("params", "name"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -177,6 +178,30 @@ def test_the_objective_of_a_faded_matrix_is_that_of_its_fit(loss, rng):
     assert model.objective(data) == pytest.approx(model.history_[-1]["objective"], rel=1e-4)
 
 
+@pytest.mark.parametrize("exponent", [0.4, -0.4])
+def test_the_read_out_of_faded_items_is_that_of_one_interaction(exponent, rng):
+    data = read(log(rng))
+    model = RGALS(
+        K=3, half_life="1d", readout_exponent=exponent, n_iter=1, random_state=0, dtype="float64"
+    ).fit(data)
+    weights = expected_weights(data, DAY)
+    sums, counts = weights.sum(axis=0), data.matrix.astype(bool).sum(axis=0)
+    least = weights.sum() / weights.nnz
+    assert sums.min() < 0.5 * least
+    raised = np.maximum(sums, least) ** exponent
+    expected = raised * counts.sum() / (counts @ raised)
+    assert expected.std() > 0.05
+    np.testing.assert_allclose(model.item_scale_, expected, rtol=1e-6)
+
+
+def test_drift_is_that_of_the_objective_of_the_fit(rng):
+    loss = IALS(alpha0=0.1, user_exponent=-0.5, item_exponent=-0.5)
+    model = RGALS(K=6, loss=loss, reg=0.01, half_life="2d", user_mean=False, n_iter=200, dtype="float64")
+    model.set_params(random_state=0).fit(read(log(rng)))
+    assert model.history_[0]["objective"] > 1.01 * model.history_[-1]["objective"]
+    assert 0 <= model.drift().fall < 1e-5
+
+
 def test_a_half_life_in_another_unit_than_the_times_is_warned_of(rng):
     frame = log(rng)[["user", "item", "timestamp"]]
     with pytest.warns(ValuesWarning, match="half_life=30: 9.* of the interactions are .*'30d' says"):
@@ -185,6 +210,15 @@ def test_a_half_life_in_another_unit_than_the_times_is_warned_of(rng):
         warnings.simplefilter("error")
         RGALS(K=4, half_life="12h", random_state=0).fit(frame)
         RGALS(K=4, half_life=DAY, random_state=0).fit(frame)
+
+
+def test_ages_of_a_few_half_lives_are_not_warned_of(rng):
+    data = read(log(rng))
+    age = (data.timestamp.max() - data.timestamp) / DAY
+    assert np.mean(age > 5) > 0.9 and age.max() <= 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RGALS(K=2, half_life="5d", values="raw", n_iter=1, random_state=0).fit(data)
 
 
 def test_histories_are_laid_out_with_their_times(rng):
@@ -299,6 +333,13 @@ def test_times_stay_with_their_interactions_where_others_go(rng):
     other.partial_fit(Interactions(model.seen_, model.user_ids_, model.item_ids_), merge="drop")
     at = other._state().users.index(model.user_ids_)
     np.testing.assert_array_equal(other._state().seen.take_rows(at).times, model.seen_.times)
+
+
+def test_a_fingerprint_knows_when_interactions_were(rng):
+    state = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(read(log(rng)))._state()
+    times = state.seen.times[::-1].copy()
+    assert times.max() == state.weighting.newest and (times != state.seen.times).any()
+    assert replace(state, seen=replace(state.seen, times=times)).fingerprint != state.fingerprint
 
 
 def test_items_are_folded_in_from_tables_with_their_times(rng):

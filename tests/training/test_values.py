@@ -161,6 +161,14 @@ def test_times_that_were_read_as_values_are_noticed():
         make(RGALS, "auto").fit(read_interactions(columns, duplicates="max"))
 
 
+def test_counts_of_which_the_largest_could_be_a_time_are_counts(rng):
+    X = sp.csr_array((rng.random((30, 20)) < 0.4) * rng.integers(1, 9, (30, 20)).astype(float))
+    X.data[7] = 1.65e9
+    with pytest.warns(ValuesWarning, match="took 'binary'") as caught:
+        make(RGALS, "auto").fit(X)
+    assert not [one for one in caught if "like times" in str(one.message)]
+
+
 @pytest.mark.parametrize("kind", [RGALS, SGDRanker])
 def test_what_is_no_kind_is_refused_by_name(kind):
     for values in ("log", None, 1.0):
