@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers import interactions
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, UnknownIdError
 from rgals.datasets import make_implicit, read_interactions
@@ -183,6 +184,18 @@ def test_all_items_at_once_are_the_half_step_of_a_fit(name):
     if "rgx" not in name:  # no item knows of another: one by one is the same
         one = model.transform_items(X[:, [5]])
         np.testing.assert_allclose(one[0], columns[5], rtol=1e-9, atol=1e-11)
+
+
+def test_items_that_are_solved_together_stay_in_the_loss_of_the_model():
+    """Those of RGX share a term, from which the solved ones are taken for this half-step only."""
+    X = interactions(40, 25, seed=3)
+    model, twin = (RGALS(K=4, loss=RGX(alpha=0.1), n_iter=2, random_state=0).fit(X) for _ in range(2))
+    some = np.arange(9)
+    assert np.ptp(model.transform_items(sp.csr_array(X[:, some]), items=some)) > 0
+    assert model.explain(2, 3).score == twin.explain(2, 3).score
+    others = np.arange(9, 14)
+    found, expected = (m.transform_items(sp.csr_array(X[:, others]), items=others) for m in (model, twin))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_same_histories_change_nothing():

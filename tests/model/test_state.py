@@ -6,13 +6,14 @@ import copy
 import functools
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from helpers import interactions
 
-from rgals import RG2, RGALS, InputError, Positions
+from rgals import RG2, RGALS, HardNegatives, InputError, Positions
 from rgals.datasets import make_implicit
 from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
@@ -243,6 +244,19 @@ def test_the_fingerprint_counts_the_class_of_the_loss():
     first, second = (RGALS(K=4, n_iter=1, loss=loss(), random_state=0).fit(X) for loss in (RG2, Own))
     np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
     assert first.fingerprint() != second.fingerprint()
+
+
+def test_the_fingerprint_counts_how_values_become_weights_and_the_hard_negatives():
+    X = interactions(30, 20, seed=0)
+    raw, binary = (RGALS(K=4, n_iter=1, values=v, random_state=0).fit(X) for v in ("raw", "binary"))
+    np.testing.assert_array_equal(raw.item_factors_, binary.item_factors_)
+    assert (raw.transform(3.0 * X[:5]) != binary.transform(3.0 * X[:5])).any()
+    assert raw.fingerprint() != binary.fingerprint()
+    state, hard = raw._state(), HardNegatives(weight=1.0, n_samples=4)
+    drawn = [
+        replace(state, hard_negatives=h).fingerprint for h in (None, hard, HardNegatives(2.0, n_samples=4))
+    ]
+    assert len({*drawn}) == 3 and drawn[0] == state.fingerprint
 
 
 def test_a_file_of_interactions_is_said_to_be_no_model(tmp_path):
