@@ -417,6 +417,17 @@ def test_the_closed_form_of_every_shape_is_that_of_a_dense_decomposition():
             np.testing.assert_allclose(Q @ Q.T, wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("shape", [(90, 20), (20, 90)], ids=["tall", "wide"])
+def test_the_closed_form_is_the_same_by_blocks_of_rows(shape, rng, monkeypatch):
+    users, found = as_csr((rng.random(shape) < 0.3).astype(float)), []
+    for rows in (1000, 32):
+        monkeypatch.setattr(closed_form, "_ROWS_AT_ONCE", rows)
+        items = closed_form.item_factors(users, 6, 0.001, np.random.default_rng(0), np.dtype("float64"))
+        found.append(items @ items.T)
+    np.testing.assert_allclose(*found, atol=1e-9)
+    assert np.linalg.matrix_rank(found[0]) == 6
+
+
 def test_the_closed_form_at_full_rank_without_regularisation():
     loss = RGX(alpha=0.0)
     model = RGALS(K=30, loss=loss, solver="svd", reg=0.01, dtype="float64").fit(interactions(40, 20))
