@@ -116,7 +116,8 @@ class Effort:
 
 def _watches(model: Any) -> bool:
     """Whether ``fit`` takes callbacks and a validation set, as rgals defines them."""
-    ours = isinstance(model, FactorRanker)  # other packages may give these arguments another meaning
+    # Other packages may give these arguments another meaning; the closed form has no iterations.
+    ours = isinstance(model, FactorRanker) and getattr(model, "solver", None) != "svd"
     return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
 
 
@@ -393,8 +394,9 @@ def climb(method: Method, max_trials: int, trial: Callable[[Params], float], sta
         return tried[key]
 
     best, finished = value(here) if max_trials else float("nan"), False
-    while not finished and len(tried) < max_trials:
-        finished = True  # unless a neighbour is better, or no trial is left for one
+    began: dict[str, int] = {}
+    while max_trials and not finished and here != began:
+        began, finished = here, True  # unless a neighbour is better, or no trial is left for one
         for (name, ladder), step in product(method.ladders.items(), (1, -1)):
             # Keep going in one direction as long as quality rises.
             while 0 <= here[name] + step < len(ladder):

@@ -91,7 +91,7 @@ class RGALSCV(RGALS):
         before cheap ones); ``level`` (-1: half-lives, on the newest interactions; 0, 1: cheap fits; 2: full
         fits; 3: full fits that confirm, on other hidden parts), ``cost`` in default fits, ``seconds``.
     gain_ : float
-        Relative gain over the rule; 0 where the rule was kept.
+        Relative gain over the rule at the same K; 0 where the rule was kept.
     best_estimator_ : RGALS
         The fitted model on its own.
     n_splits_ : int

@@ -98,7 +98,7 @@ class TuneResult:
     test : dict or None
         Metric of the refitted model on the test part, where the protocol has one.
     gain : float
-        Relative gain over the middle of the space, which is the rule by default.
+        Relative gain over the middle of the space at the same K, which is the rule by default.
     """
 
     model: RGALS = field(repr=False)

@@ -121,10 +121,7 @@ class Report:
         # The rule is taken with all iterations and no read-out, even if its fit was better with others.
         judged, row = choice.judged, self.rows[choice.judged.row]
         if judged.plain is not None and judged.users is not None:
-            sizes = [len(split.users) for split in choice.measure.folds(judged.level)]
-            by_user = sum(sizes) == len(judged.users)  # False: one figure a split
-            ends = np.cumsum(sizes)[:-1] if by_user else len(sizes)
-            splits = [float(np.nanmean(part)) for part in np.array_split(judged.users, ends)]
+            splits = by_split(choice.measure, judged.level, judged.users)
             row |= {"params": {**row["params"], **judged.taken}, self.metric: judged.figure, "splits": splits}
 
 
@@ -175,6 +172,13 @@ def find(
                 finished = False
             if trials:
                 found.append((choose(measure, trials, min_gain, 0 if space.lead else N_CONFIRMED), trials))
+        if any(measure.late for measure in measures):  # figures of other hidden parts do not compare
+            finished = False
+            several = [0 if choice.measure.space.lead else N_CONFIRMED for choice, _ in found]
+            found = [
+                (choose(choice.measure, trials, min_gain, n, confirm=False), trials)
+                for (choice, trials), n in zip(found, several, strict=True)
+            ]
         if not found:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         best, trials = max(found, key=lambda pair: (pair[0].trial.level, pair[0].judged.figure))
@@ -183,18 +187,22 @@ def find(
         if climbed:
             trials += polish(measure, best_trial(trials, min_gain, least), POLISH_SHARE * budget)
         if climbed or measure.space.lead:
-            best = choose(measure, trials, min_gain, N_CONFIRMED if climbed else 1)
+            best = choose(measure, trials, min_gain, N_CONFIRMED if climbed else 1, not measure.late)
         spent = sum(row["cost"] for row in report.rows if row["params"]["K"] <= least)
         left = climb if climbed else budget - 1.0 - for_ages - spent
         best = replace(best, judged=try_weights(best, left) or best.judged)
         best = replace(best, half_life=try_half_lives(best, for_ages))
     report.show(best)
-    rule = next((c.middle for c, _ in found if c.measure is measures[0] and c.middle), best.middle or 0.0)
+    first = [c.middle for c, _ in found if c.measure is measures[0] and c.trial.params["K"] == least]
+    rule = (first[0] if first and not climbed else None) or best.middle or 0.0
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
+    finished = finished and not any(measure.late for measure in measures)
     return replace(best, gain=gain, finished=finished, rows=report.rows)
 
 
-def choose(measure: Measurement, trials: list[Trial], min_gain: float, several: int) -> Choice:
+def choose(
+    measure: Measurement, trials: list[Trial], min_gain: float, several: int, confirm: bool = True
+) -> Choice:
     """The best setting, or the middle of the space if no setting is better than that beyond noise."""
     # The largest of many figures is partly luck. The best ``several`` settings are therefore judged again by
     # hidden parts that did not choose them, and one replaces the middle only if it is better there by more
@@ -208,7 +216,7 @@ def choose(measure: Measurement, trials: list[Trial], min_gain: float, several: 
         return Choice(measure, best, best if best.level == TOP else replace(best, taken=plain))
     others = [t for t in same if t is not middle and t.users is not None]  # without failed fits
     chosen = found = [middle, *sorted(others, key=lambda t: -t.figure)[:several]]
-    if measure.prepared.others:
+    if measure.prepared.others and confirm:
         again = (measure.again("confirmed", t.params, t.taken, CONFIRM) for t in chosen)
         confirmed = [one for one in again if one is not None]
         # Past the deadline, or if the middle cannot be fitted there, the splits that searched decide.
@@ -216,18 +224,26 @@ def choose(measure: Measurement, trials: list[Trial], min_gain: float, several: 
             found = confirmed
     trial, judged = replace(middle, users=middle.plain), found[0]
     reference: Any = judged.plain  # every trial of the middle has these
-    base = worth(reference)
+    base = worth(measure, judged.level, reference)
     judged = replace(judged, figure=base, users=reference, taken=plain)
     for one, measured in zip(chosen, found, strict=True):
-        figure = worth(measured.users)
+        figure = worth(measure, measured.level, measured.users)
         if figure > judged.figure and beyond_noise(measured.users, reference):
             trial, judged = one, replace(measured, figure=figure)
     return Choice(measure, trial, judged, base)
 
 
-def worth(users: np.ndarray | None) -> float:
-    """The mean figure of some users; -inf where nothing was measured."""
-    return -np.inf if users is None else float(np.nanmean(users))
+def worth(measure: Measurement, level: int, users: np.ndarray | None) -> float:
+    """The mean over splits of the mean figure of their users; -inf where nothing was measured."""
+    return -np.inf if users is None else float(np.mean(by_split(measure, level, users)))
+
+
+def by_split(measure: Measurement, level: int, users: np.ndarray) -> list[float]:
+    """The mean figure of the users of each split."""
+    sizes = [len(split.users) for split in measure.folds(level)]
+    by_user = sum(sizes) == len(users)  # False: one figure a split
+    ends = np.cumsum(sizes)[:-1] if by_user else len(sizes)
+    return [float(np.nanmean(part)) for part in np.array_split(users, ends)]
 
 
 def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
@@ -285,7 +301,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
     late = bool(others) and given.judged.level == TOP  # nothing was confirmed, most likely past the deadline
     if len(weights) == 1 or n_iter < 2 or given.middle is None or reference is None or late:
         return None
-    without, left = worth(reference), budget
+    without, left = worth(measure, TOP, reference), budget
     taken = {**given.judged.taken, "n_iter": n_iter}
 
     @cache
@@ -366,5 +382,5 @@ def try_half_lives(given: Choice, most: float) -> float | None:
 
     if left < 2 or users(None) is None:
         return None
-    best = outwards(lambda life: worth(users(life)), lives, len(lives) // 2)
+    best = outwards(lambda life: worth(measure, AGES, users(life)), lives, len(lives) // 2)
     return best if beyond_noise(users(best), users(None)) else None

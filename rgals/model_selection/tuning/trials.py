@@ -4,7 +4,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +119,7 @@ class Measurement:
     deadline: float | None  # of `time.monotonic`; no fit starts after it
     report: Callable[[dict[str, Any]], int]  # called with every row; returns its number in the table
     ahead: Callable[[int], None]  # called with K before a full fit
+    late: bool = False  # whether a setting was not measured again for want of time
     _starts: dict[int, RGALS | None] = field(default_factory=dict)  # by position of the split
     # by `id` of the training matrix, K and kind of values; each takes 5 to 16 % of the time of a cheap fit
     _rules: dict[tuple[int, int, str], dict[str, float]] = field(default_factory=dict)
@@ -133,9 +133,13 @@ class Measurement:
 
     def again(self, why: str, params: dict, taken: dict, level: int) -> Trial | None:
         """The trial of a setting whose iterations and read-out are given; None after the deadline."""
-        with suppress(OutOfTimeError):
-            return self._recorded([why, self.name, params, taken], params, level, taken)
-        return None
+        # The row of the rule has its figure after all iterations, too.
+        key = [why, self.name, params, taken, self.stops(params)[-1]]
+        try:
+            return self._recorded(key, params, level, taken)
+        except OutOfTimeError:
+            self.late = True
+            return None
 
     def folds(self, level: int) -> list[Fold]:
         """The splits that judge the trials of a level."""
