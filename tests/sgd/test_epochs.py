@@ -331,6 +331,59 @@ def test_thresholds_are_estimated_when_they_are_due(threshold, rng):
     assert not found[~active].any()
 
 
+def test_thresholds_are_of_scores_less_the_offset_and_samples_of_each_users_own(rng, monkeypatch):
+    X, P, Q = matrix(rng, n_users=100), rng.standard_normal((100, 4)), rng.standard_normal((9, 4))
+    keys, lists = [], Sampler.lists
+    own = lambda self, key, *args, **how: keys.append(int(key)) or lists(self, key, *args, **how)  # noqa: E731
+    monkeypatch.setattr(Sampler, "lists", own)
+    run = trainer(X, P, Q, SampledSoftmaxAtK(k=2), offset=1.5)
+    run._refresh(0, "exact")
+    active = np.flatnonzero(X.row_counts)
+    expected = np.sort(P @ Q.T / 0.7 - 1.5, axis=1)[active, -2]
+    np.testing.assert_allclose(run.kept.of(active)[:, 0], expected)
+    run._refresh(0, "sampled")
+    assert len(keys) == len(set(keys)) == 2  # of 64 users, and of the others
+
+
+def test_a_restored_adversary_scores_with_its_factors(rng):
+    X, P, Q = matrix(rng), rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    loss = AdvInfoNCE(every=1, adversary_lr=0.1)
+    run, other = (trainer(X, P, Q, loss, "cosine", temperature=1.0) for _ in range(2))
+    run.epoch(0)
+    state = {name: array.copy() for name, array in run.state().items()}
+    assert (run.adversaries[1].effective != other.adversaries[1].effective).any()
+    other.restore(state)
+    for one, two in zip(run.adversaries, other.adversaries, strict=True):
+        np.testing.assert_array_equal(one.effective, two.effective)
+
+
+def test_an_adversary_has_so_many_epochs_and_steps_forward():
+    turns = [Adversary(2, 0.1, epochs=2).turn(epoch) for epoch in range(8)]
+    assert turns == [False, True, False, True, False, False, False, False]
+    with pytest.raises(ParameterError, match="lr=-0.1"):
+        Adversary(2, -0.1)
+
+
+def test_schedules_fall_within_an_epoch(rng):
+    X, P, Q = matrix(rng), rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    done, n = [], -(-np.count_nonzero(X.row_counts) // 4)
+    run = trainer(X, P, Q, "softmax", batch_size=4, schedule=lambda share: done.append(share) or 1.0)
+    run.epoch(0), run.epoch(1)
+    assert n > 1 and done == pytest.approx([(epoch + k / n) / 5 for epoch in (0, 1) for k in range(n)])
+
+
+def test_factors_that_are_not_finite_are_named_on_either_side(rng):
+    """Also after the last batch, whose loss was finite."""
+    run = trainer(matrix(rng), rng.standard_normal((12, 4)), rng.standard_normal((9, 4)), "softmax")
+    run.epoch = lambda epoch: 0.5
+    assert run.step(1) == 0.5
+    for side, factors in (("user", run.users), ("item", run.items)):
+        factors.param[3, 0] = np.inf
+        with pytest.raises(NumericalError, match=f"epoch 2: the factors of {side} 3 are not finite"):
+            run.step(2)
+        factors.param[3, 0] = 1.0
+
+
 def test_learned_thresholds_find_the_k_th_score(rng):
     """Quantile regression from one positive and a few negatives a row; the factors stand still.
 
@@ -505,6 +558,34 @@ def test_rare_items_first_leaves_items_without_interactions_out():
 
 def test_uniform_negatives_need_no_correction(rng):
     assert not Sampler(matrix(rng), "uniform", 3).correction.any()
+
+
+def test_every_epoch_has_an_order_and_negatives_of_its_own(rng, monkeypatch):
+    drawn, draw = [], Sampler.draw
+
+    def seen(self, key, users, items, *threads):
+        draw(self, key, users, items, *threads)
+        drawn.append(np.column_stack([users, items]))
+
+    monkeypatch.setattr(Sampler, "draw", seen)
+    run = trainer(matrix(rng), rng.standard_normal((12, 4)), rng.standard_normal((9, 4)), "bpr")
+    run.epoch(0), run.epoch(1)  # a batch each
+    (first, negatives), (second, others) = (np.split(rows, [2], axis=1) for rows in drawn)
+    assert sorted(map(tuple, first)) == sorted(map(tuple, second))
+    assert (first != second).any() and (negatives != others).any()
+
+
+def test_negatives_of_a_batch_are_of_all_items_whatever_the_first_user_has(rng):
+    X = as_csr(sp.csr_array(np.eye(3, 9) + np.eye(3, 9, 3)), dtype=np.float64)
+    assert X.row_counts[0] == 2
+    drawn = Sampler(X, "uniform", 400, shared=True).draw_shared(np.uint64(3), np.arange(3))
+    assert set(drawn.tolist()) == set(range(9))
+
+
+def test_lists_can_be_drawn_with_the_largest_key(rng):
+    X = matrix(rng)
+    lists = Sampler(X, "uniform", 3, for_lists=True).lists(np.uint64((1 << 64) - 1), np.arange(12), 3)
+    assert ((lists >= 0).sum(axis=1) == X.row_counts + 3).all()
 
 
 @pytest.mark.parametrize("replacement", [True, False])
