@@ -33,7 +33,7 @@ from rgals import (
     ValuesWarning,
 )
 from rgals.baselines import EASE
-from rgals.datasets import make_implicit
+from rgals.datasets import Interactions, make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
 from rgals.model_selection import Search, split_interactions, tune
@@ -587,6 +587,14 @@ def test_large_data_are_sampled_by_user(data, monkeypatch):
     rows = {tuple(split.train.slice_rows(k, k + 1).indices) for k in range(150)}
     assert all(tuple(cheap.train.slice_rows(k, k + 1).indices) in rows for k in range(cheap.train.n_rows))
     assert (cheap.hidden.row_counts[cheap.users] > 0).all()
+
+
+def test_the_digest_of_a_search_is_of_the_users_and_the_times_that_judge_too(data):
+    ids, n, rng = (data.user_ids, data.item_ids), data.matrix.nnz, np.random.default_rng(0)
+    timed = [Interactions(data.matrix, *ids, rng.permutation(n)) for _ in range(2)]
+    given = [(data, 40), (data, 50), (timed[0], 50), (timed[1], 50)]
+    found = {split_for_tuning(X, None, None, 1, most, 0).fingerprint() for X, most in given}
+    assert len(found) == 4
 
 
 def test_where_nothing_can_be_hidden_the_rule_is_taken():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -493,6 +494,15 @@ def test_the_fingerprint_does_not_depend_on_index_width_or_float_type(made):
     wide = made.matrix.astype(np.float64)
     wide.indptr, wide.indices = wide.indptr.astype(np.int64), wide.indices.astype(np.int64)
     assert Protocol(seed=3).apply(wide).fingerprint() == parts.fingerprint()
+
+
+def test_the_fingerprint_tells_values_shapes_and_roles_apart(made):
+    parts = Protocol(seed=3).apply(made.matrix)
+    train, (n_rows, n_cols) = parts.train, parts.train.shape
+    wider = sp.csr_array((train.data, train.indices, train.indptr), (n_rows, n_cols + 1))
+    others = [replace(parts, train=train * 2), replace(parts, train=wider)]
+    others += [replace(parts, **{f"{name}_users": np.arange(3)}) for name in ("train", "validation", "test")]
+    assert len({one.fingerprint() for one in (parts, *others)}) == 6
 
 
 def test_movielens_under_the_paper_protocol(data_file):
