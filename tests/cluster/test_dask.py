@@ -7,6 +7,7 @@ which start at once and cost a quarter.
 import gc
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
+from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint, PrecisionWarning
 from rgals.cluster import DaskRGALS, shards
 from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
@@ -132,6 +133,31 @@ def test_the_model_is_that_of_one_process(client, X, params):
     assert_close(fit(client, X, **params), local.fit(X), 1e-12 if local.dtype == "float64" else 1e-5)
 
 
+def test_what_follows_the_fit_is_that_of_one_process(client, X):
+    """Users that are folded in, what stood for "auto", where a fit ends."""
+    setting = {"values": "bm25", "reg_exponent": 0.5, "dtype": "float64", "n_iter": 30, "tol": 0.02}
+    model, local = fit(client, X, **setting), RGALS(**{**SETTING, **setting}).fit(X)
+    assert_close(model, local, 1e-12)
+    assert 1 < model.n_iter_ < 30  # by tol
+    np.testing.assert_allclose(model.transform(X[:20]), local.transform(X[:20]), atol=1e-10)
+    names = "alpha", "item_exponent", "reg", "init"
+    taken = [{name: row[name] for name in names} for row in model.history_]
+    assert taken == [{name: pytest.approx(row[name]) for name in names} for row in local.history_]
+
+
+def test_rounding_is_warned_of_as_in_one_process(client):
+    rng = np.random.default_rng(0)
+    X = sp.random_array((120, 200), density=0.1, rng=rng, dtype=np.float32, format="csr")
+    X.data = np.round(10 ** rng.uniform(0, 6, X.nnz)).astype(np.float32)
+    setting = {"loss": WRMF(alpha=40.0), "reg": 0.01, "reg_exponent": 0, "K": 32}
+    with pytest.warns(PrecisionWarning) as expected:
+        RGALS(**{**SETTING, **setting}).fit(X)
+    with pytest.warns(PrecisionWarning) as said:
+        fit(client, X, **setting)
+    rows = [re.search(r"(user|item) \d+", str(one[0].message))[0] for one in (expected, said)]
+    assert rows[0] == rows[1] and len(said) == 1
+
+
 def test_dislikes(client, X):
     disliked = X.copy()
     disliked.data[::7] *= -1
@@ -204,8 +230,10 @@ def test_chunks_of_a_dask_array(client, whole, X):
         da.from_delayed(dask.delayed(X[a:b]), (b - a, X.shape[1]), np.float32, meta=meta)
         for a, b in zip(cuts[:-1], cuts[1:], strict=True)
     ]
-    model = fit(client, da.concatenate(parts))
+    names = [f"u{row}" for row in range(X.shape[0])]
+    model = fit(client, da.concatenate(parts), {"user_ids": names})
     assert (model.user_factors_ == whole.user_factors_).all()  # the blocks are those of the matrix
+    assert model.user_ids_.tolist() == names and model.item_ids_ is None
 
 
 def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
@@ -374,6 +402,12 @@ def test_what_cannot_work_is_refused_by_name(client, X, name, value):
         fit(client, X, **{name: value})
 
 
+@pytest.mark.parametrize("name", ["validation", "user_features", "item_features"])
+def test_data_that_a_cluster_takes_none_of_are_refused_by_name(client, X, name):
+    with pytest.raises(ParameterError, match=f"^{name}='given'.*fit RGALS"):
+        fit(client, X, {name: X}, **SMALL)
+
+
 def test_more_than_the_workers_have_is_refused(client):
     n = 500_000
     X = sp.csr_array((np.ones(3, np.float32), ([0, 1, n - 1], [0, 1, 2])), shape=(n, 3))
@@ -404,6 +438,17 @@ def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
     with pytest.raises(ParameterError, match="^candidates='a matrix'.* one list"):  # blocks have other shapes
         model.recommend_all(tmp_path / "others", candidates=sp.csr_array((240, 180)))
     assert not (tmp_path / "others").exists()
+
+
+def test_lists_without_ids_have_row_numbers_and_the_read_out_of_the_fit(client, whole, X, tmp_path):
+    model = fit(client, X, readout_exponent=0.5)
+    model.recommend_all(tmp_path / "lists", n=4)
+    table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "lists").iterdir()))
+    assert table["user"].tolist() == np.repeat(np.arange(240), 4).tolist()
+    ids, found = model.to_local().recommend(range(240), n=4)
+    assert table["item"].tolist() == ids.ravel().tolist()
+    np.testing.assert_allclose(table["score"], found.ravel(), rtol=1e-5)
+    assert (whole.recommend(range(240), n=4)[0] != ids).any()  # the same factors without it
 
 
 @pytest.mark.parametrize("side", ["user", "item"])
