@@ -92,6 +92,13 @@ def hill(method_start=(0.0, 0.0), peak=(3, 1)):
     return method, trial, calls
 
 
+@pytest.mark.parametrize(("trials", "finished"), [(1, False), (2, False), (3, True), (4, True)])
+def test_a_climb_whose_last_trial_was_the_last_neighbour_is_finished(trials, finished):
+    method = Method("a", "a", "x", lambda params, **_: None, {"reg": (10.0, 100.0, 300.0)})
+    found = climb(method, trials, lambda params: -params["reg"], {"reg": 100.0})
+    assert found["finished"] == finished and found["trials"] == min(trials, 3)
+
+
 def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
     method, trial, calls = hill()
     found = climb(method, 50, trial, method.start)

@@ -221,6 +221,13 @@ def test_ladders_beside_an_estimator_are_climbed_on_validation(split, X):
     assert function.tuning["trials"] > 1 and function.params["k"] in rungs
 
 
+def test_the_closed_form_has_no_iterations_to_watch_and_is_compared(split):
+    models = {"svd": RGALS(8, RG2(alpha=0), solver="svd", random_state=0), "als": RGALS(8, random_state=0)}
+    rows = {row.label: row for row in compare(split, models, **ONE).rows}
+    assert len(rows["svd"].curves[0]) == 1 < len(rows["als"].curves[0])
+    assert all(row.test["ndcg@10"][0] > 0.05 for row in rows.values())
+
+
 @pytest.mark.parametrize("rungs", [np.array([2, 4]), (np.int64(2), np.int64(4)), range(2, 6, 2)], ids=str)
 def test_a_ladder_of_whole_numbers_may_be_numpys(split, rungs):
     row = compare(split, (RGALS(n_iter=1, random_state=0), {"K": rungs}), **ONE).rows[0]

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -251,6 +252,9 @@ class Measured:
 
     def stops(self, params):
         return 8, 16
+
+    def folds(self, level):
+        return [SimpleNamespace(users=self.fresh[1.0])]
 
     def settings(self, params, matrix, K):
         return dict(params)
@@ -495,6 +499,9 @@ class Weighed:
         dimensions = {"reg": Range(0.1, 10.0, log=True)}
         self.space = type("Space", (), {"weights": engine.WEIGHTS, "dimensions": dimensions})()
         self.prepared = type("Prepared", (), {"others": ["one"]})()
+
+    def folds(self, level):
+        return [SimpleNamespace(users=np.empty(50))]
 
     def hard_cost(self, params, level):
         return 1.0

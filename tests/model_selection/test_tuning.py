@@ -429,6 +429,50 @@ def test_a_journal_of_more_iterations_has_no_figures_of_fewer(data, quiet, tmp_p
     assert [row["ndcg@10"] for row in found.trials] == [row["ndcg@10"] for row in fresh.trials]
 
 
+def test_a_journal_of_other_iterations_leaves_the_rule_its_own_figure(tmp_path):
+    """Where others were confirmed, the rule kept the figure after the iterations of the first call."""
+    X = make_implicit(120, 80, random_state=0)
+
+    def found(n_iter, folder=None):
+        search = RGALSCV(K=32, budget=3, n_iter=n_iter, random_state=0, space={"hard_negatives": 0})
+        search.fit(X, folder=folder)
+        return str(search.best_params_), search.best_score_, search.gain_
+
+    short, long = found(4, tmp_path), found(16)
+    assert long[2] > 0 and short != long
+    assert found(16, tmp_path) == long and found(4, tmp_path) == short
+
+
+@pytest.mark.parametrize("order", [["ials", "rg2"], ["rg2", "ials"]])
+def test_past_the_time_limit_losses_are_compared_on_the_same_hidden_parts(order, monkeypatch):
+    """One that was not confirmed any more won by figures of other users, with a gain that nobody measured."""
+    X, looks = make_implicit(150, 100, random_state=3), iter(range(1, 100))
+    clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: float(next(looks)))
+    for module in (searching, measuring):
+        monkeypatch.setattr(module, "time", clock)
+    search = Search(repeats=4, n_iter=4, time_limit=14)
+    found = tune(order, X, {"K": 4}, budget=3, search=search)
+    assert not found.finished and {row["level"] for row in found.trials} >= {2, 3}, "some were confirmed"
+    figures = {
+        loss: [r["ndcg@10"] for r in found.trials if (r["loss"], r["level"]) == (loss, 2)] for loss in order
+    }
+    assert min(figures["ials"]) > max(figures["rg2"]) and found.loss == "ials"
+    assert found.figure in figures["ials"]
+    first = figures[order[0]]
+    assert found.figure / max(first) - 1 <= found.gain <= found.figure / min(first) - 1
+
+
+def test_the_score_is_the_mean_of_splits_of_different_sizes(rng):
+    X = make_implicit(300, 200, random_state=0).matrix.tocsr()
+    X.data[:] = np.where(rng.random(X.nnz) < 0.4, -1.0, 1.0)  # some users have likes in one part alone
+    model = RGALSCV(K=8, loss=IALS(dislikes=True), budget=4, random_state=0).fit(X)
+    row = {name: column[model.best_index_] for name, column in model.cv_results_.items()}
+    splits = [row[f"split{i}_test_score"] for i in range(model.n_splits_)]
+    splits = [score for score in splits if not np.isnan(score)]
+    assert np.ptp(splits) > 0
+    assert model.best_score_ == row["mean_test_score"] == pytest.approx(np.mean(splits), rel=1e-12)
+
+
 def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
     path = tmp_path / "trials.jsonl"
     with pytest.raises(InputError, match="time limit"):
