@@ -84,7 +84,7 @@ class Loaded(NamedTuple):
 
 
 def load(path: str) -> Loaded:
-    model = RGALS.load(path).set_params(n_jobs=1)  # requests come many at once: a thread each
+    model = RGALS.load(path).set_params(n_jobs=1)  # one request after the other, in the event loop
     users, items = model.factors_
     ids = (
         np.arange(len(factors)) if labels is None else labels
@@ -222,13 +222,17 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
         user = loaded.users.index([query.user], missing="mark")[0] if query.user is not None else -1
         typed = [] if user >= 0 or query.user is None else [str(query.user)]
         if (loaded.users.parse(typed, missing="mark") >= 0).any():  # "7" where a user is 7
-            raise HTTPException(422, f"user {query.user!r} is one of another type; give ids as in training")
+            raise HTTPException(
+                422, f"user {query.user!r:.80} is one of another type; give ids as in training"
+            )
         if user >= 0:
             ids, scores = loaded.model.recommend(Positions(user), query.n, **options)
         elif query.history is not None or query.popular:
             ids, scores = loaded.model.recommend_new(history_of(loaded, row), query.n, **options)
         else:
-            raise HTTPException(404, f"user {query.user!r} is not known; popular=true gives popular items")
+            raise HTTPException(
+                404, f"user {query.user!r:.80} is not known; popular=true gives popular items"
+            )
         return Answer({"model": loaded.name, "items": listed(loaded, ids, scores)})
 
     @app.post("/similar")
@@ -294,11 +298,16 @@ def main() -> None:
     )
     parser.add_argument("--most", type=int, default=1000, help="connections and requests at once")
     args = parser.parse_args()
+    if not args.poll > 0:
+        parser.error("--poll must be above 0")
+    try:
+        listener = socket.create_server((args.host, args.port), backlog=2048)
+    except OSError as error:
+        parser.exit(1, f"{args.host}:{args.port}: {error}\n")
     try:
         app = make_app(args.model, args.poll)
     except (RgalsError, OSError) as error:
         parser.exit(1, f"{args.model}: {error}\n")
-    listener = socket.create_server((args.host, args.port), backlog=2048)
     print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
     config = uvicorn.Config(app, ws="none", access_log=False, log_level="info", limit_concurrency=args.most)
     Server(config, args.patience).run(sockets=[listener])
