@@ -301,13 +301,13 @@ def main() -> None:
     if not args.poll > 0:
         parser.error("--poll must be above 0")
     try:
-        listener = socket.create_server((args.host, args.port), backlog=2048)
-    except OSError as error:
-        parser.exit(1, f"{args.host}:{args.port}: {error}\n")
-    try:
         app = make_app(args.model, args.poll)
     except (RgalsError, OSError) as error:
         parser.exit(1, f"{args.model}: {error}\n")
+    try:  # now, so that nobody waits for the model
+        listener = socket.create_server((args.host, args.port), backlog=2048)
+    except OSError as error:
+        parser.exit(1, f"{args.host}:{args.port}: {error}\n")
     print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
     config = uvicorn.Config(app, ws="none", access_log=False, log_level="info", limit_concurrency=args.most)
     Server(config, args.patience).run(sockets=[listener])

@@ -25,13 +25,14 @@ __all__ = ["learning_curve", "popularity_bias", "spectrum", "sweep", "time_to_qu
 COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
 COLORS += ("#555555", "#A05A2C", "#F07C7C", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
 _WIDTH, _ROWS = 40, 18  # characters of a line, and lines of a column, of a legend
-LINES = ("-", "--", ":")  # for as many models as have colours, and again as many
+_NEEDED = "plots need matplotlib: pip install 'rgals[plot]'"
+LINES = ("-", "--", "-.")  # for as many models as have colours, and again as many
 SHARES = (0.95, 0.99)  # of the best quality: marked in plots of quality over seconds
 
 
 def new_figure(width: float = 7, height: float = 4.3) -> Any:
     """A figure of this size in inches."""
-    figure = optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
+    figure = optional("matplotlib.figure", _NEEDED)
     # Without pyplot, which keeps every figure in memory; notebooks show this one, too.
     return figure.Figure(figsize=(width, height), layout="constrained")
 
@@ -58,7 +59,7 @@ def axes(ax: Any) -> Any:
 def as_text(name: Any) -> str:
     """A name as matplotlib shows it literally, in legends too."""
     # Two dollars enclose a formula, and labels that begin with an underscore are left out of legends.
-    text = fill(str(name), _WIDTH).replace("$", r"\$")
+    text = str(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
@@ -75,19 +76,21 @@ def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
 
 def legend(ax: Any, **options: Any) -> Any:
     """Add a legend if any line has a label, beside the axes if it is large, and return the axes."""
-    names = ax.get_legend_handles_labels()[1]
-    large = len(names) > 8 or "\n" in "".join(names)
+    lines, names = ax.get_legend_handles_labels()
+    large = len(names) > 8 or max(map(len, names), default=0) > _WIDTH
+    names = [fill(name, _WIDTH, initial_indent=name[: name.startswith(" ")]) for name in names]
     if large and ax.figure.get_layout_engine() is not None:  # which makes room
         options |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "ncols": -(-len(names) // _ROWS)}
     if names:
-        ax.legend(**{"frameon": False, "fontsize": 9, **options})
+        ax.legend(lines, names, **{"frameon": False, "fontsize": 9, **options})
     return ax
 
 
 def whole_ticks(axis: Any) -> None:
     """Ticks of an axis at whole numbers."""
-    with suppress(TypeError):  # a logarithmic one has no such parameters
-        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    locator = axis.get_major_locator()
+    if isinstance(locator, optional("matplotlib.ticker", _NEEDED).MaxNLocator):  # no logarithmic one
+        locator.set_params(integer=True, min_n_ticks=1)
 
 
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray, which: str = "x") -> None:
@@ -402,16 +405,15 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     8
     """
     pairs, ax = _styled(models), axes(ax)
-    for style, model in pairs:
+    names = list(models) if isinstance(models, Mapping) else ["the model"]
+    for name, (style, model) in zip(names, pairs, strict=True):
         if callable(source := source_of(model)):
             raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model)}")
         # With P = A R and Q = B S, A and B orthonormal, P Q^T and R S^T have the same singular values.
         roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
         if not found.any():
-            raise InputError(
-                f"all factors of {style['label'] or 'the model'} are zero: there is nothing to draw"
-            )
+            raise InputError(f"all factors of {name} are zero: there is nothing to draw")
         ax.plot(np.arange(1, len(found) + 1), found, marker=".", markersize=4, **style)
     ax.set(yscale="log", xlabel="number, from the largest", ylabel="singular value of the scores")
     whole_ticks(ax.xaxis)

@@ -14,7 +14,8 @@ import numpy as np
 from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
-from rgals.datasets.given import Given, given, wanted_columns, warn_of_marks
+from rgals.datasets.columns import IDS
+from rgals.datasets.given import given, wanted_columns, warn_of_marks
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.datasets.layout import NoRowsError
 from rgals.datasets.read import read_interactions
@@ -333,7 +334,10 @@ def _read_tables(
     graphs: Graphs, sources: list[Any], options: tuple, ids: tuple[Any, Any], *, files: bool
 ) -> tuple[Any, ...]:
     """Futures of the `Part` of every table; the shape of the whole matrix; futures of user and item ids."""
-    Given(None, of_rows=True).refuse_beside(user_ids=ids[0], item_ids=ids[1])
+    for side, of in zip(IDS, ids, strict=True):
+        if of is not None:
+            why = f"{side}_ids is in the order of a matrix, which is sorted; these rows are in any order"
+            raise InputError(f'{why}; name the column of their ids: columns={{"{side}": NAME}}')
     tables = graphs.submit(graphs.each("parts", read_table, sources, range(len(sources)), always=options))
     sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
     all_of = [graphs.one(f"{side}-all-ids", all_ids, ids, files) for side, ids in sides.items()]

@@ -21,9 +21,9 @@ from rgals.datasets.columns import (
     is_frame,
     roles_of,
 )
-from rgals.datasets.ids import IdMap, as_labels, refuse_kind
+from rgals.datasets.ids import IdMap, as_labels, refuse_kind, same_kind
 from rgals.matrix.csr import CSR, TimedMatrix
-from rgals.matrix.entries import block, entries
+from rgals.matrix.entries import block, entries, union
 from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
@@ -170,8 +170,12 @@ def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
     X = on_host(getattr(X, "matrix", X), name)
     if isinstance(X, CSR):
         return Given(X)
+    if sp.issparse(X) and getattr(X, "times", None) is not None:
+        dtype = np.float64 if X.dtype == np.float64 else np.float32
+        made = as_csr(X, name=name, dtype=dtype, dislikes=True)  # sorts times with the entries
+        return Given(made.to_scipy(dtype), timestamp=made.times)
     if sp.issparse(X):
-        return Given(X, timestamp=getattr(X, "times", None))
+        return Given(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InputTypeError(f"{name} is a lazy frame, which holds no rows yet; give {name}.collect()")
     if isinstance(columns, Mapping):
@@ -201,23 +205,39 @@ def beside(
 
 def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None, labels: Any = None) -> Any:
     """A filter with ids (a store, `Interactions`, a frame) as a matrix; others as they are."""
-    # Its rows are ``rows`` of the fit, -1 for an empty one, or those of some ``labels``, known or not.
+    # Its rows are ``rows`` of the fit. Users who are not in it (-1) are found by their ``labels``, if these
+    # are given; where rows are None, all are.
     if name == "exclude" and isinstance(filter_, tuple | list):
         return tuple(by_ids(name, part, state, rows, labels) for part in filter_)
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         is_pairs = set(IDS) <= roles_of(column_names(filter_)).keys()  # whatever their score or time is
+        if is_pairs and not len(filter_):
+            asked = next(given for given in (rows, labels, state.user_factors) if given is not None)
+            return None if name == "exclude" else CSR.empty(len(asked), len(state.item_factors))
         found = given(filter_, dict.fromkeys(("value", "timestamp", "split")) if is_pairs else ..., name)
         filter_ = found if found.labelled else filter_  # refused later: its columns may be in another order
     if not hasattr(filter_, "user_ids"):
         return filter_
-    users = state.users if labels is None else IdMap(np.unique(labels), "user")
-    rows = rows if labels is None else users.index(labels)
-    laid_out = beside(filter_, users, state.labelled_items, name)[0]
-    matrix = as_csr(laid_out, name=name, dislikes=name == "exclude")
-    if rows is None:
-        return matrix
-    taken = matrix.take_rows(np.maximum(rows, 0))
-    return taken.where((rows >= 0)[taken.rows]) if rows.min(initial=0) < 0 else taken
+
+    def pairs(users: IdMap, at: np.ndarray | None) -> CSR:
+        laid_out = beside(filter_, users, state.labelled_items, name)[0]
+        matrix = as_csr(laid_out, name=name, dislikes=name == "exclude")
+        if at is None:
+            return matrix
+        taken = matrix.take_rows(np.maximum(at, 0))
+        return taken.where((at >= 0)[taken.rows]) if at.min(initial=0) < 0 else taken
+
+    if rows is None and labels is not None:
+        return pairs(IdMap(labels, "user"), None)
+    known = pairs(state.users, rows)
+    if labels is None or rows is None or not (new := rows < 0).any():
+        return known
+    strangers = IdMap(as_labels([*dict.fromkeys(labels[new].tolist())]), "user")
+    if not same_kind(strangers, filter_.user_ids):  # it has no pairs of these
+        return known
+    at = np.full(len(rows), -1)
+    at[new] = strangers.index(labels[new])
+    return union([known, pairs(strangers, at)])
 
 
 def no_ids(name: str) -> InputError:

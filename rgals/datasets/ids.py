@@ -432,10 +432,16 @@ class IdMap:
             raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
 
 
+def same_kind(known: IdMap, ids: np.ndarray) -> bool:
+    """Whether known ids and ``ids`` are not integers here and text there, so that some may be equal."""
+    own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
+    return not (len(known) and len(ids) and own and theirs and own != theirs)
+
+
 def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
     """Raise if known ids are integers and ``ids`` text, or vice versa, so that none could be found."""
-    own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
-    if len(known) and len(ids) and own and theirs and own != theirs:
+    if not same_kind(known, ids):
+        own, theirs = (_KINDS[labels.dtype.kind] for labels in (known.labels, ids))
         one, other = (labels[:1].tolist()[0] for labels in (ids, known.labels))
         said = f"its {known.what} ids are {theirs} ({one!r}), those of the model {own} ({other!r})"
         raise InputError(f"{name}: {said}, so that none is known; give ids as in training (--text-ids)")

@@ -27,6 +27,9 @@ DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2
 
 
+_MOST_STARS = 10.0  # of a rating
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
     """A matrix of interactions, users x items, with the ids of its rows and columns.
@@ -369,15 +372,14 @@ def build(columns: Columns, rules: Rules) -> Interactions:
         elif rules.duplicates == "max":
             value = np.maximum.reduceat(value, starts)
         else:
-            value, highest = np.add.reduceat(value, starts), np.maximum.reduceat(value, starts)
-            least = np.inf if rules.min_value is None else rules.min_value
-            risen = (value >= least) & (highest < least)
-            # Of plays none may reach it alone. Of stars some do, and two low ones are no like.
-            if risen.any() and (highest >= least).any():
-                found = (
-                    f"{np.count_nonzero(risen):,} pairs reach min_value={least:g} by the sum of their rows"
-                )
-                warn(f"{found}; duplicates='max' or 'last' judges each pair by one row, as stars need it")
+            rated, value = value, np.add.reduceat(value, starts)
+            if rules.min_value is not None and rated.max() <= _MOST_STARS:
+                highest, least = np.maximum.reduceat(rated, starts), rules.min_value
+                risen = np.count_nonzero((value >= least) & (highest < least))
+                # Of plays none may reach it alone. Of stars some do, and two low ones are no like.
+                if risen and (highest >= least).any():
+                    found = f"min_value={least:g} is reached by the sum of several rows by {risen:,} pairs"
+                    warn(f"{found}; duplicates='max' or 'last' judges each pair by one row, as stars need it")
         user, item = user[starts], item[starts]
         merge = {"timestamp": np.maximum, "split": np.minimum}
         rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}

@@ -32,9 +32,10 @@ class TimedMatrix(sp.csr_array):
     def __getitem__(self, key: Any) -> Any:
         """Some rows and columns with their times; a number or a vector has none."""
         part = super().__getitem__(key)
-        if self.times is not None and isinstance(part, TimedMatrix) and part.ndim == 2:
-            at = sp.csr_array((np.arange(len(self.times)), self.indices, self.indptr), shape=self.shape)
-            part.times = self.times[at[key].data]
+        # A matrix that was changed in place has other entries than its times.
+        if self.times is not None and len(self.times) == self.nnz and isinstance(part, TimedMatrix):
+            times = sp.csr_array((self.times, self.indices, self.indptr), shape=self.shape)[key]
+            part.times = times.data if part.ndim == 2 and times.nnz == part.nnz else None
         return part
 
 

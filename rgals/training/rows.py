@@ -54,6 +54,13 @@ class OfRows(FactorRanker):
         ndarray, shape (n,)
             What `recommend` orders by; or the item that `recommend_new` puts first: its column, -1 where
             nothing is left or known, or where the histories have ids, its id or None.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError
+            As in `recommend`.
+        ParameterError
+            ``users`` are ids, and ``items`` are not given.
         """
         if items is not None:
             return super().predict(users, items)

@@ -296,12 +296,13 @@ def test_interactions_become_a_frame_and_back():
 
 def test_low_stars_that_reach_a_threshold_by_their_sum_are_warned_of():
     rows = [7, 7, 9, 9], ["a", "a", "a", "b"], [2, 2.5, 5, 1]
-    with pytest.warns(UserWarning, match="1 pairs reach min_value=4 by the sum of .*duplicates='max'"):
+    with pytest.warns(UserWarning, match="min_value=4 is reached by the sum .* 1 pairs; duplicates='max'"):
         assert read_interactions(rows, min_value=4).user_ids.tolist() == [7, 9]
     for how in ("max", "last"):
         assert read_interactions(rows, min_value=4, duplicates=how).user_ids.tolist() == [9]
-    plays = [7, 7, 9], ["a", "a", "b"], [2, 2, 1]  # counts, none of which reaches it alone
-    assert read_interactions(plays, min_value=4).user_ids.tolist() == [7]
+    for counts in ([2, 2, 1], [2, 2, 40]):  # none reaches it alone, or they are no stars
+        found = read_interactions(([7, 7, 9], ["a", "a", "b"], counts), min_value=4)
+        assert found.user_ids.tolist() == [7, 9][: 1 + (40 in counts)]
 
 
 @pytest.mark.parametrize("way", ["collect", "read_all", "df"])

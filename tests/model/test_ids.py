@@ -229,6 +229,32 @@ def test_filters_with_ids_hold_for_unknown_and_new_users_too(X, tmp_path):
     np.testing.assert_array_equal(np.stack(written[after.asked]), after.ids[:, : n - 2])
 
 
+def test_unknown_users_of_any_type_have_no_pairs_in_a_filter_of_the_others(X):
+    ids = list(range(M))
+    named = models(X, ids)[0]
+    shown = named.recommend([3], 2).to_frame()
+    plain = named.recommend_ids([3, "eve", 77, 3], 4, unknown="popular")
+    lists = named.recommend_ids([3, "eve", 77, 3], 4, unknown="popular", exclude=("train", shown))
+    np.testing.assert_array_equal(lists.ids[[1, 2]], plain.ids[[1, 2]])
+    np.testing.assert_array_equal(lists.ids[[0, 3], :2], plain.ids[[0, 3], 2:])
+    shown["user"] = 77
+    lists = named.recommend_ids([3, "eve", 77], 4, unknown="popular", exclude=("train", shown))
+    np.testing.assert_array_equal(lists.ids[:2], plain.ids[:2])
+    assert not set(lists.ids[2]) & set(shown["item"])
+    shown["user"] = "3"
+    with pytest.raises(InputError, match="exclude: its user ids are text"):
+        named.recommend_ids([3, 77], 4, unknown="popular", exclude=("train", shown))
+
+
+def test_a_filter_without_rows_leaves_nothing_out_and_no_candidate(X):
+    named = models(X, KINDS["text"])[0]
+    none = pd.DataFrame({"user": [], "item": []})
+    plain = named.recommend(["u3", "u5"], 4)
+    for call in (named.recommend, named.recommend_ids):
+        np.testing.assert_array_equal(call(["u3", "u5"], 4, exclude=("train", none)).ids, plain.ids)
+        assert (call(["u3", "u5"], 4, exclude=None, candidates=none).ids == None).all()  # noqa: E711
+
+
 @pytest.mark.parametrize("kind", [set, frozenset, iter, lambda ids: dict.fromkeys(ids).keys()])
 def test_numbers_of_a_model_without_ids_come_in_any_collection(X, kind):
     model = RGALS(K=2, n_iter=1, random_state=0).fit(X)

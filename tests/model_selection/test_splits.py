@@ -268,6 +268,17 @@ def test_times_of_the_matrix_of_a_fit_go_with_their_entries(X):
     for key in ([5, 2, 5], slice(3, 9), np.s_[:, ::2], np.arange(seen.shape[0]) > 4, slice(0, 0)):
         assert seen[key].times.tolist() == when[key].data.tolist()
     assert np.isscalar(seen[0, 0]) and seen[0].ndim == 1
+    # Columns in another order, and a zero that somebody stored.
+    turned, zero = seen[:, ::-1], seen[:, :]
+    assert not turned.has_sorted_indices
+    zero.data = zero.data * (np.arange(zero.nnz) != 7)
+    for one in (turned, zero):
+        for part in split_interactions(one, (0.6, 0.4), random_state=0):
+            pairs = zip(*part.nonzero(), strict=True)
+            columns = range(seen.shape[1])[::-1] if one is turned else range(seen.shape[1])
+            assert part.times.tolist() == [time_of[user, columns[item]] for user, item in pairs]
+    zero.eliminate_zeros()
+    assert zero[0:2].nnz and zero[0:2].times is None  # not those of others
     for part in (*parts, fold.train, seen[3:9]):
         model.fit(part)
 

@@ -44,7 +44,7 @@ class Trial:
     level: int  # position in `LEVELS`, or `CONFIRM` or `AGES`
     figure: float  # validation metric; larger is better
     taken: dict[str, Any] = field(default_factory=dict)  # best number of iterations and read-out exponent
-    users: np.ndarray | None = None  # metric of each judged user, whose mean is `figure`
+    users: np.ndarray | None = None  # metric of each judged user; `figure` is the mean of the splits' means
     plain: np.ndarray | None = None  # the same after all iterations and without a read-out
     row: int = -1  # in the table of trials
     cost: float | None = None  # in default fits with its K; None: as planned
