@@ -173,7 +173,9 @@ def given(X: Any, columns: Any = ..., name: str = "X") -> Given:
     if sp.issparse(X) and getattr(X, "times", None) is not None:
         dtype = np.float64 if X.dtype == np.float64 else np.float32
         made = as_csr(X, name=name, dtype=dtype, dislikes=True)  # sorts times with the entries
-        return Given(made.to_scipy(dtype), timestamp=made.times)
+        X = made.to_scipy(dtype)
+        if made.times is not None:  # else entries were added up
+            return Given(TimedMatrix.of(X, made.times), timestamp=made.times)
     if sp.issparse(X):
         return Given(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
