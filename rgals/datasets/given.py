@@ -214,7 +214,7 @@ def by_ids(name: str, filter_: Any, state: Any, rows: np.ndarray | None, labels:
     if is_frame(filter_) and not (name == "candidates" and is_column(filter_)):
         is_pairs = set(IDS) <= roles_of(column_names(filter_)).keys()  # whatever their score or time is
         if is_pairs and not len(filter_):
-            asked = next(given for given in (rows, labels, state.user_factors) if given is not None)
+            asked = next(each for each in (rows, labels, state.user_factors) if each is not None)
             return None if name == "exclude" else CSR.empty(len(asked), len(state.item_factors))
         found = given(filter_, dict.fromkeys(("value", "timestamp", "split")) if is_pairs else ..., name)
         filter_ = found if found.labelled else filter_  # refused later: its columns may be in another order

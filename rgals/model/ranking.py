@@ -296,7 +296,8 @@ class FactorRanker(Fitted):
         whose = snapshot, rows, None if isinstance(asked, Positions) else asked
         filters = _open(snapshot, by_ids("candidates", candidates, *whose), exclude_items, len(rows))
         parts = by_ids("exclude", exclude if isinstance(exclude, tuple | list) else (exclude,), *whose)
-        named, pairs = ([part for part in parts if isinstance(part, str) == word] for word in (True, False))
+        named = [part for part in parts if isinstance(part, str)]  # "train", whose rows are of known users
+        pairs = [part for part in parts if not isinstance(part, str)]
         filters["exclude"] = self._excluded(snapshot, pairs, ("train", None), len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         words = [] if isinstance(asked, Positions) else [str(label) for label in asked[new[:1000]].tolist()]

@@ -444,34 +444,30 @@ def test_an_interrupted_fit_ends_with_the_bytes_of_a_whole_one(sides, how, when,
     assert other.fingerprint() != whole.fingerprint(), "the features count"
 
 
-def test_a_checkpoint_of_before_the_strength_was_found_leaves_it_to_be_found(X, rng, tmp_path):
-    """That of users is found in iteration 2; a fit that was ended before took the mean ridge for good."""
+def whole_and_resumed(X, features, iteration, folder):
+    """A fit, and one that is interrupted at an iteration and resumed."""
     model = RGALS(K=6, n_iter=6, random_state=0)
-    told = {"user_features": rng.standard_normal((X.shape[0], 5))}
 
     def interrupt(now):
-        if now.iteration == 2:
+        if now.iteration == iteration:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
-    whole, resumed = clone(model).fit(X, **told), clone(model).fit(X, **told, checkpoint=tmp_path)
+        clone(model).fit(X, user_features=features, checkpoint=folder, callbacks=interrupt)
+    whole = clone(model).fit(X, user_features=features)
+    return whole, clone(model).fit(X, user_features=features, checkpoint=folder)
+
+
+def test_a_checkpoint_of_before_the_strength_was_found_leaves_it_to_be_found(X, rng, tmp_path):
+    """That of users is found in iteration 2; a fit that was ended before took the mean ridge for good."""
+    whole, resumed = whole_and_resumed(X, rng.standard_normal((X.shape[0], 5)), 2, tmp_path)
     assert whole.history_[0]["user_feature_reg"] != 1
     assert resumed.fingerprint() == whole.fingerprint()
 
 
 def test_a_checkpoint_keeps_that_features_say_nothing(X, rng, tmp_path):
     """Nothing is found after the third iteration: the resumed fit would take the mean ridge."""
-    model = RGALS(K=6, n_iter=6, random_state=0)
-    told = {"user_features": rng.standard_normal((X.shape[0], 5))}
-
-    def interrupt(now):
-        if now.iteration == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        clone(model).fit(X, **told, checkpoint=tmp_path, callbacks=interrupt)
-    whole, resumed = clone(model).fit(X, **told), clone(model).fit(X, **told, checkpoint=tmp_path)
+    whole, resumed = whole_and_resumed(X, rng.standard_normal((X.shape[0], 5)), 4, tmp_path)
     assert whole.history_[0]["user_feature_reg"] == prior_module.NOTHING
     assert resumed.history_[0]["user_feature_reg"] == prior_module.NOTHING
     assert resumed.fingerprint() == whole.fingerprint()

@@ -162,6 +162,8 @@ def find(
         share = max(budget - 1.0 - kept - for_ages, 0.0) / len(losses)
         found: list[tuple[Choice, list[Trial]]] = []  # the choice and the trials of each loss
         finished = True
+        # Settings that are confirmed; after a climb that is still to come none.
+        several = {measure.name: 0 if measure.space.lead else N_CONFIRMED for measure in measures}
         for measure in measures:
             space, trials = measure.space, list[Trial]()
             own = max(share - measure.spare(), 0.5 * share) * (0.5 if space.lead else 1.0)
@@ -171,13 +173,12 @@ def find(
             except OutOfTimeError:
                 finished = False
             if trials:
-                found.append((choose(measure, trials, min_gain, 0 if space.lead else N_CONFIRMED), trials))
+                found.append((choose(measure, trials, min_gain, several[measure.name]), trials))
         if any(measure.late for measure in measures):  # figures of other hidden parts do not compare
             finished = False
-            several = [0 if choice.measure.space.lead else N_CONFIRMED for choice, _ in found]
             found = [
-                (choose(choice.measure, trials, min_gain, n, confirm=False), trials)
-                for (choice, trials), n in zip(found, several, strict=True)
+                (choose(c.measure, trials, min_gain, several[c.measure.name], confirm=False), trials)
+                for c, trials in found
             ]
         if not found:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
