@@ -1,10 +1,11 @@
 """Made on first use: names of a package, properties of an object, imports of optional packages."""
 
 import functools
+import gc
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from rgals.runtime.errors import MissingDependencyError
@@ -24,7 +25,8 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
             return importlib.import_module(whole[name])  # importing binds it in the package
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        here[name] = found = getattr(importlib.import_module(names[name]), name)
+        with uncollected():
+            here[name] = found = getattr(importlib.import_module(names[name]), name)
         return found
 
     def public() -> list[str]:
@@ -33,6 +35,19 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
         return sorted({*here.get("__all__", ()), *loaded, *names, *whole})
 
     return find, public
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Import something large without looking for garbage on the way."""
+    # Every few imports the collector goes through all objects of all modules, and finds next to nothing.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def optional(module: str, needed: str) -> Any:
