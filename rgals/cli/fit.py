@@ -14,6 +14,12 @@ from rgals.runtime.checks import check_int, check_share
 from rgals.runtime.errors import InputError, ParameterError, warn
 from rgals.training.checkpoint import Checkpoint
 
+_FEATURES = (
+    Heading("features", "csv or parquet; they may have users and items that DATA does not."),
+    arg("--user-features FILE", "features of users"),
+    arg("--item-features FILE", "features of items"),
+)
+
 
 @command(
     "convert",
@@ -55,9 +61,7 @@ def run_convert(args: argparse.Namespace) -> None:
     arg("--held-out FILE", "file of the held-out interactions (npz)"),
     Heading("fitting"),
     *shared.FIT,
-    Heading("features", "csv or parquet; they may have users and items that DATA does not."),
-    arg("--user-features FILE", "features of users"),
-    arg("--item-features FILE", "features of items"),
+    *_FEATURES,
     Heading("checkpoints", "The same command resumes an interrupted fit."),
     arg("--checkpoint FOLDER", "folder of the checkpoints of this fit"),
     arg("--checkpoint-every N", "iterations between two checkpoints (default: 1)", type=int),
@@ -111,9 +115,7 @@ def run_fit(args: argparse.Namespace) -> None:
     users, items = data.shape
     shared.tell(args, f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
-    tables = {"user": args.user_features, "item": args.item_features}
-    features = {f"{of}_features": shared.read_table(path, of, args) for of, path in tables.items() if path}
-    model.fit(train, validation=validation, checkpoint=checkpoint, **features)
+    model.fit(train, validation=validation, checkpoint=checkpoint, **_features(args))
     seconds = time.perf_counter() - started
     if held_out is not None:
         held_out.save(args.held_out)
@@ -144,6 +146,7 @@ def run_fit(args: argparse.Namespace) -> None:
     param(Search, "time_limit S", "seconds after which no further fit starts", float),
     arg("--sampler NAME", argparse.SUPPRESS),  # until version 0.3
     arg("--show N", "settings to print (default: 10)", type=int, default=10),
+    *_FEATURES,
     *shared.READING,
 )
 def run_tune(args: argparse.Namespace) -> None:
@@ -160,7 +163,7 @@ def run_tune(args: argparse.Namespace) -> None:
     every user's interactions. The saved model is fitted to both, to no test part, marked or of --protocol.
     """
     how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
-    shared.check_outputs((args.output, how.get("journal")), args.data)
+    shared.check_outputs((args.output, how.get("journal")), args.data, args.user_features, args.item_features)
     if args.sampler is not None:
         warn("--sampler has no effect and goes in the next version; leave it out", FutureWarning)
     check_int("show", args.show, 0)
@@ -177,7 +180,7 @@ def run_tune(args: argparse.Namespace) -> None:
         X, how["validation"] = shared.marked_parts(data)
         shared.tell(args, f"{args.data} comes with a split: its test part is left alone")
     how["search"] = Search(**parameters(args, Search))
-    found = tune([shared.parse_loss(text) for text in losses], X, space, **how)
+    found = tune([shared.parse_loss(text) for text in losses], X, space, **how, **_features(args))
     found.model.save(args.output)
     print(found.table(args.show))
     test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"
@@ -185,6 +188,12 @@ def run_tune(args: argparse.Namespace) -> None:
     figure = f"{found.metric} {found.figure:.4f}, {100 * found.gain:+.1f} % over the rule{test}"
     shared.tell(args, f"{len(found.trials)} fits{ended}; validation {figure}")
     shared.tell(args, f"{found.model!r}\nsaved to {args.output}")
+
+
+def _features(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the tables of features that were named."""
+    tables = {"user": args.user_features, "item": args.item_features}
+    return {f"{of}_features": shared.read_table(path, of, args) for of, path in tables.items() if path}
 
 
 def _values(text: str) -> Any:

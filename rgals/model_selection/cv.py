@@ -153,6 +153,8 @@ class RGALSCV(RGALS):
         user_ids: Any = None,
         item_ids: Any = None,
         columns: Any = None,
+        user_features: Any = None,
+        item_features: Any = None,
     ) -> Self:
         """Search, then fit all interactions with what was found.
 
@@ -167,8 +169,9 @@ class RGALSCV(RGALS):
         folder : path, optional
             Every measurement is written there. After an interruption the same call resumes from it, with the
             same results but for seconds; so does a larger budget. It needs an int ``random_state``.
-        user_ids, item_ids, columns
-            As in `RGALS.fit`.
+        user_ids, item_ids, columns, user_features, item_features
+            As in `RGALS.fit`. All fits of the search have the features. With those of users no hard negatives
+            are tried.
 
         Returns
         -------
@@ -187,7 +190,7 @@ class RGALSCV(RGALS):
             No user has two interactions: the rule is taken. A larger K does not fit into memory.
         """
         losses, seed, K = self._read_parameters(folder)
-        told = given(X, columns)
+        told, features = given(X, columns), {"user_features": user_features, "item_features": item_features}
         matrix, labels, names = read(self, told, dtype_name(self.dtype), user_ids, item_ids)
         whole, found, n_splits = matrix.to_scipy(), None, 0
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
@@ -196,7 +199,7 @@ class RGALSCV(RGALS):
             n_splits = 1 if validation is not None else n_splits
             known = None if validation is None else given(validation, columns, "validation")
             data = Given(whole, *labels, timestamp=told.timestamp, frame=told.frame), None, known
-            prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
+            prepared = split_for_tuning(*data, n_splits, self.validation_users, seed, features)
             asked = losses, prepared, self.space, self._common(seed), self.metric, self.budget, self.min_gain
             journal = None if folder is None else Path(folder) / "search.jsonl"
             defaults = {"K": self.K, "half_life": AUTO, "hard_negatives": list(WEIGHTS)}
@@ -204,12 +207,12 @@ class RGALSCV(RGALS):
             found = find(*asked, journal, setting, defaults, verbose=self.verbose)
             measure = found.measure
             params = {"values": measure.common["values"], **of_estimator(measure.loss, found.params)}
-            whole = prepared.final
+            whole, labels = prepared.final, (prepared.user_ids, prepared.item_ids)
         else:
             warn("no user has two interactions, so that nothing can be hidden: the rule is taken as it is")
             params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
-        model.fit(whole, user_ids=labels[0], item_ids=labels[1])
+        model.fit(whole, user_ids=labels[0], item_ids=labels[1], **features)
         state = model._state()
         self.best_params_, self.n_splits_ = params, n_splits
         self.gain_, self.best_score_, self.best_index_, rows = 0.0, np.nan, -1, []

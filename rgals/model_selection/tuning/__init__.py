@@ -135,6 +135,8 @@ def tune(
     protocol: Protocol | str | None = None,
     validation: Any = None,
     columns: Any = None,
+    user_features: Any = None,
+    item_features: Any = None,
     metric: str = "ndcg@10",
     values: str = "auto",
     search: Search | None = None,
@@ -179,6 +181,8 @@ def tune(
         Held-out interactions, in place of a protocol; X is the training part.
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
+    user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
+        As in `rgals.RGALSCV.fit`; not beside a protocol.
     metric : str, default "ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
@@ -234,11 +238,13 @@ def tune(
     check_int("random_state", random_state, 0, 2**32 - 1)
     X = given(X, columns) if protocol is not None else given(X, columns).warned()
     validation = None if validation is None else given(validation, columns, "validation")
-    prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
+    features = {"user_features": user_features, "item_features": item_features}
+    asked = search.repeats, search.max_users, random_state
+    prepared = split_for_tuning(X, protocol, validation, *asked, features)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
-    asked = losses, prepared, space, common, metric, budget, search.min_gain
-    found = find(*asked, journal, {}, {}, deadline, verbose)
+    how = losses, prepared, space, common, metric, budget, search.min_gain
+    found = find(*how, journal, {}, {}, deadline, verbose)
     measure, params = found.measure, found.params
     edges = measure.space.edges(found.trial.params)
     if edges:
@@ -248,7 +254,7 @@ def tune(
     model = measure.model(params)
     test = None
     if refit:
-        model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
+        model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids, **features)
         parts = prepared.parts
         if parts is not None and parts.test.nnz:
             judged, known = cast(Any, model), prepared.final

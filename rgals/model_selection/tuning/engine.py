@@ -76,17 +76,23 @@ def read_spaces(
         shared = weigh(shared, whole).kind
     # Decide on user means by all users, as a fit with reg="auto" does: in a sample columns are shorter.
     cuda, spaces = is_cuda(common.get("device", "cpu")), dict[str, Space]()
-    mean = {"user_mean": True} if wants_mean(Degrees.of(whole)) and not cuda else {}
+    described = "user_features" in prepared.splits[0].features
+    mean = {"user_mean": True} if wants_mean(Degrees.of(whole)) and not (cuda or described) else {}
     for name, loss in losses.items():
         its = {**mean, **defaults, **own[name]}
-        if "hard_negatives" not in own[name] and (cuda or its.get("dislikes", loss.dislikes) is not False):
-            its["hard_negatives"] = 0.0  # which dislikes and GPUs do not go with
+        disliked = its.get("dislikes", loss.dislikes) is not False
+        if "hard_negatives" not in own[name] and (cuda or described or disliked):
+            its["hard_negatives"] = 0.0  # which dislikes, features of users and GPUs do not go with
         asked = its.get("values", shared)
         listed = asked if isinstance(asked, list) else [asked]
         kinds = list(dict.fromkeys(weigh(k, whole).kind if k == AUTO else k for k in listed))
         if "values" in its:
             its["values"] = kinds if listed is asked else kinds[0]
         spaces[name] = make_space(loss, Weighting.of(kinds[0] if kinds else "raw", train).rows(train), its)
+        if described and any(weights := spaces[name].weights):
+            raise ParameterError(
+                "space", {"hard_negatives": [*weights]}, "user_features go with none of them"
+            )
     return spaces, shared
 
 

@@ -2,14 +2,16 @@
 
 # And what fits and evaluations cost, in multiplications of a factorisation: budgets count these, not seconds.
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import given, known_part
+from rgals.datasets.given import Given, given, known_part
 from rgals.datasets.splits import split_interactions
+from rgals.estimator import RGALS
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import merged, times_of
@@ -20,7 +22,7 @@ from rgals.model_selection.protocol import Parts, Protocol, named_protocol
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import Blocks, HardNegatives
-from rgals.training.data import names_of, refuse_other_columns
+from rgals.training.data import names_of, refuse_other_columns, with_features
 from rgals.training.fit import DRAWS
 
 _LARGE = 1_000_000  # interactions beyond which cheap fits use a sample of the users
@@ -46,6 +48,11 @@ class Fold:
     hidden: CSR  # interactions to be found, in the rows of `told`
     users: np.ndarray  # the judged rows: all with hidden interactions, or a sample of them
     fold_in: bool  # True if the judged users are not those of `train`
+    features: dict[str, sp.csr_array] = field(default_factory=dict)  # of the users and items of `train`
+
+    def fit(self, model: RGALS, **how: Any) -> RGALS:
+        """Fit a model to the training part."""
+        return model.fit(self.train, **how, **self.features)
 
 
 @dataclass(frozen=True)
@@ -87,17 +94,33 @@ class Prepared:
     def fingerprint(self) -> str:
         """Digest of all matrices and users that a figure depends on."""
         folds = self.splits + self.later
-        return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
+        arrays = [x for s in folds for x in (s.train, s.told, s.hidden, s.users)]
+        for name, F in self.splits[0].features.items():
+            arrays += [np.frombuffer(name.encode(), np.uint8), F.indptr, F.indices, F.data]
+        return short_digest(*arrays)
 
 
 def split_for_tuning(
-    X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
+    X: Any,
+    protocol: Protocol | str | None,
+    validation: Any,
+    repeats: int,
+    max_users: int | None,
+    seed: int,
+    described: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """Split the data as documented in `tune`."""
     if protocol is not None and validation is not None:
         raise InputError("give a protocol or validation interactions, not both")
     protocol = named_protocol(protocol)
-    X, parts = given(X), None
+    X, parts, features = given(X), None, dict[str, sp.csr_array]()
+    if described and any(one is not None for one in described.values()):
+        if protocol is not None:
+            raise InputError("a protocol leaves out users and items: give features or a protocol, not both")
+        known = as_csr(X.csr(), dislikes=True), (X.user_ids, X.item_ids)
+        matrix, labels, priors, _ = with_features(RGALS(), *known, dict(described))
+        X = Given(matrix.to_scipy(), *labels, X.timestamp, frame=X.frame)
+        features = {name: p.features for name, p in zip(described, priors, strict=True) if p is not None}
     user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:
         parts = protocol.apply(X)
@@ -141,6 +164,7 @@ def split_for_tuning(
     more = (split_interactions(final, (1 - share, share), random_state=one) for one in seeds)
     pairs = [(train, held_out), *more]
     splits = [_fold(told, hidden, max_users, seed) for told, hidden in pairs]
+    splits, later = ([replace(fold, features=features) for fold in folds] for folds in (splits, later))
     return Prepared(splits, final, parts, user_ids, item_ids, later)
 
 
@@ -162,8 +186,9 @@ def _sampled(split: Fold) -> Fold:
     others = np.setdiff1d(np.arange(split.train.n_rows), users)
     n_others = min(max(round(share * split.train.n_rows) - len(users), 0), len(others))
     rows = np.sort(np.r_[users, np.random.default_rng(0).choice(others, n_others, replace=False)])
-    train = split.train.take_rows(rows)
-    return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
+    train, hidden = split.train.take_rows(rows), split.hidden.take_rows(rows)
+    features = {name: F[rows] if name == "user_features" else F for name, F in split.features.items()}
+    return Fold(train, train, hidden, np.searchsorted(rows, users), False, features)
 
 
 def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:

@@ -236,7 +236,7 @@ class Measurement:
         disliked = self.prepared.whole.has_dislikes
         for name, value in [*tried, ("K", middle["K"])]:
             model = self.model({**middle, name: value})
-            model._check({})
+            model._check(dict(self.prepared.splits[0].features))
             if disliked and not takes_dislikes(model):
                 as_csr(self.prepared.final)  # refuses dislikes
 
@@ -247,10 +247,10 @@ class Measurement:
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
         """The fit at the middle of the space that level 0 starts from, for split ``k``; None if it failed."""
         if k not in self._starts:
-            train, middle = self.prepared.cheap[k].train, self.space.params(self.space.middle)
-            model = self.model(self.settings({**middle, "n_iter": _WARM}, train, params["K"]))
+            split, middle = self.prepared.cheap[k], self.space.params(self.space.middle)
+            model = self.model(self.settings({**middle, "n_iter": _WARM}, split.train, params["K"]))
             try:
-                self._starts[k] = model.fit(train)
+                self._starts[k] = split.fit(model)
             except NumericalError:
                 self._starts[k] = None
         return self._starts[k]
@@ -286,7 +286,7 @@ class Measurement:
                 model.set_params(warm_start=True)
                 model._snapshot = start._snapshot
             try:
-                model.fit(split.train, callbacks=look)
+                split.fit(model, callbacks=look)
                 look.end(model)
             except NumericalError as error:
                 cost = self.hard_cost(params, level) if weight else self.cost(params["K"], depth, last)
