@@ -27,8 +27,9 @@ class Optimizer(Declared):
     # first step of a row has the same length whenever it comes.
     lazy: ClassVar[bool] = False
     n_moments: ClassVar[int] = 0
-    fades: ClassVar[bool] = True  # whether moments decay in a step without gradient
-    rates: ClassVar[tuple[str, ...]] = ()  # names of the decay rates of the moments, at most two
+    # Names of the decay rates of the moments, at most two; without any, moments stay as they are in a step
+    # without gradient.
+    rates: ClassVar[tuple[str, ...]] = ()
 
 
 class SGD(Optimizer):
@@ -50,7 +51,6 @@ class Adagrad(Optimizer):
     eps: float = parameter(1e-10, "float >= 0")
     kind: ClassVar[int] = kernel.ADAGRAD
     n_moments: ClassVar[int] = 1
-    fades: ClassVar[bool] = False
 
 
 class Adam(Optimizer):
@@ -123,7 +123,7 @@ class SideState:
         ids = np.arange(n, dtype=np.int32) if ids is None else ids.astype(np.int32, copy=False)
         # rows[r] has the gradient grad[slots[r]]; -1 is none.
         rows, slots = ids, np.arange(len(ids), dtype=np.int32)
-        decays = coupled > 0 or decoupled > 0 or ridge is not None or (how.fades and how.n_moments > 0)
+        decays = coupled > 0 or decoupled > 0 or ridge is not None or (how.n_moments and how.rates)
         if decays and not how.lazy:  # step the rows without a gradient, too
             rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
             slots[ids] = np.arange(len(ids), dtype=np.int32)
