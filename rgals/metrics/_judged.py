@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rgals.kernels import ranking as kernel
+from rgals.losses.base import as_array
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_int
@@ -145,10 +146,7 @@ def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray,
 
 def numbers(name: str, values: Any, of: str, advice: str = "") -> np.ndarray:
     """A vector of numbers as float64, in which sums of small types neither round nor overflow."""
-    try:
-        array = np.asarray(values)
-    except ValueError:  # a list of lists of several lengths
-        array = np.empty(0, object)
+    array = as_array(values)
     if array.dtype.kind not in "fiub":
         raise InputTypeError(f"{name} must hold numbers, one for each {of}, not {array.dtype}{advice}")
     if array.ndim != 1:
