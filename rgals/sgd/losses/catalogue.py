@@ -28,13 +28,18 @@ class Softmax(Full):
     ([1.3863], [[0.25, 0.25, -0.75, 0.25]])
     """
 
+    positive_temperature = negative_temperature = 1.0  # those of `FullBSL`
+
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        first, second = self.positive_temperature, self.negative_temperature
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
-        own = scores.reshape(-1)[where].astype(np.float64)
-        total, grad = row_softmax(scores)
+        own = row_sums(scores.reshape(-1)[where].astype(np.float64) * weights, positives)
+        value, grad = row_softmax(scores, second)
         grad *= count.astype(grad.dtype)[:, None]
         grad.reshape(-1)[where] -= weights
-        return count * total - row_sums(own * weights, positives), grad
+        if first != 1:
+            grad /= grad.dtype.type(first)
+        return count * value * (second / first) - own / first, grad
 
 
 class Sparsemax(Full, warmth=15.0):
@@ -105,7 +110,7 @@ class SoftmaxAtK(FullThresholds):
         return row_sums(weight * cost, positives), grad
 
 
-class FullBSL(Full, raw_scores=True):
+class FullBSL(Softmax, raw_scores=True):
     """`BSL` over the whole catalogue, the positives included: one log-sum serves all positives of a user.
 
     ``L_x = sum_{y in I_x} v_xy [ (t2 / t1) log sum_{y'} exp(s_xy' / t2) - s_xy / t1 ]``
@@ -113,16 +118,6 @@ class FullBSL(Full, raw_scores=True):
 
     positive_temperature: float = parameter(0.2, "float > 0", "t1. Published: 0.5 (Electronics).")
     negative_temperature: float = parameter(0.2, "float > 0", "t2. Published: 0.2 (Electronics).")
-
-    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        first, second = self.positive_temperature, self.negative_temperature
-        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
-        own = row_sums(scores.reshape(-1)[where].astype(np.float64) * weights, positives)
-        value, grad = row_softmax(scores, second)
-        grad *= count.astype(grad.dtype)[:, None]
-        grad.reshape(-1)[where] -= weights
-        grad /= grad.dtype.type(first)
-        return count * value * (second / first) - own / first, grad
 
 
 class FullBCE(Full, contrasts_noise=True):
