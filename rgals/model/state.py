@@ -220,13 +220,13 @@ class FittedState(Snapshot):
     def histories(self, users: np.ndarray, *why: str) -> tuple[CSR, Prior | None]:
         """Training histories of some users, with weights for values, and the prior of their features."""
         rows, prior = self.interactions(*why).take_rows(users), self.priors[0]
-        return self.weighting.rows(rows), prior and prior.of_rows(users, rows.row_counts)
+        return self.weighting.rows(rows), prior and prior.take_rows(users)
 
     def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
         """Coefficients and systems of a half-step, for weighted histories of any users (side 0) or items."""
         degrees = self.degrees.with_items(rows) if side else self.degrees.with_users(rows)
-        if prior is None and not side and self.priors[0] is not None:
-            prior = self.priors[0].of_rows(None, rows.row_counts)
+        if prior is None and not side and self.priors[0] is not None and self.priors[0].mean:
+            prior = self.priors[0].grown(rows.row_counts)
         priors = (self.priors[0], prior) if side else (prior, self.priors[1])
         found = with_priors(self.loss.coefficients_for(degrees), degrees, priors)
         made = found.item_side if side else found.user_side

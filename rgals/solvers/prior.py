@@ -63,12 +63,6 @@ class Prior:
         features.resize(len(counts), self.features.shape[1])
         return replace(self, features=features, ridge=None)
 
-    def of_rows(self, at: np.ndarray | None, counts: np.ndarray) -> "Prior | None":
-        """The prior of histories with ``counts`` interactions: of the rows ``at``, or None for new rows."""
-        if self.mean:
-            return self.grown(counts)
-        return None if at is None else self.take_rows(at)
-
     def predict(self, K: int, at: Any = slice(None)) -> np.ndarray:
         """``F W`` of some rows, in float64."""
         return self.features[at] @ self.weights_of(K)
