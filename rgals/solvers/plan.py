@@ -112,23 +112,11 @@ def expected_steps(heaviest: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> 
     return (CG_STEPS + CG_STEPS_PER_DECADE * np.log10(condition)) * digits / CG_DIGITS
 
 
-def classify(
-    n: np.ndarray,
-    n_zero: np.ndarray,
-    n_negative: np.ndarray,
-    heaviest: np.ndarray,
-    linear: np.ndarray,
-    scale: np.ndarray,
-    K: int,
-    dtype: np.dtype,
-    kinds: Kinds,
-    paired: bool = False,
-) -> np.ndarray:
+def classify(counts: tuple[np.ndarray, ...], side: Side, K: int, dtype: np.dtype, kinds: Kinds) -> np.ndarray:
     """The kind of every row, int8: `EMPTY`, `DIAGONAL`, `DUAL` or `PRIMAL`, these two also with `CG`."""
-    # Arrays are (n_rows,): ``n`` counts the positives of a row, ``n_zero`` those of weight 0, ``n_negative``
-    # those of negative weight. ``heaviest`` is the largest weight or an estimate of it. ``linear`` and
-    # ``scale`` are those of `Side`. ``paired``: rows have pairs besides positives (`Side.with_pairs`).
-    kp = padded(K, kinds.padding)
+    # ``counts``, (n_rows,) each: ``n`` positives of a row, ``n_zero`` of them of weight 0, ``n_negative`` of
+    # negative weight; ``heaviest`` is the largest weight or an estimate of it.
+    (n, n_zero, n_negative, heaviest), scale, kp = counts, side.scale, padded(K, kinds.padding)
     # The dual takes square roots of the weights, so that rows with a negative one go to the primal.
     kind = np.where((n_negative > 0) | (n > dual_max_length(kp, kinds)), PRIMAL, DUAL)
     if kp >= CG_MIN_FACTORS:
@@ -138,13 +126,13 @@ def classify(
             tried &= n <= packed_max_length(kp, dtype.itemsize)
         # Rows with pairs took 6 to 8 steps whatever their positives weigh (amazon-book-kgat, citeulike-a,
         # K=64: conditions of 2 to 5). There the estimate is too high, and CG is always tried.
-        if not paired:
+        if not side.paired:  # pairs besides positives: `Side.with_pairs`
             steps = expected_steps(heaviest[tried], scale[tried], dtype)
             tried[tried] = steps <= factorisation_steps(n[tried], kp)
         kind = np.where(tried, kind | CG, kind)
     kind = kind if kinds.flags else kind & FACTORED
     kind = np.where(n_zero == n, DIAGONAL, kind)  # no positive has a weight: the system is D alone
-    return np.where((n == 0) & (linear == 0), EMPTY, kind).astype(np.int8)  # b = 0: the solution is zero
+    return np.where((n == 0) & (side.linear == 0), EMPTY, kind).astype(np.int8)  # b = 0: the solution is zero
 
 
 # ---------------------------------------------------------------- what the rows are
@@ -222,8 +210,7 @@ class Plan:
         weighed = zip(*(weigh(rows, n_threads) for _, rows in self._read()))
         n_zero, n_negative, heaviest = (np.concatenate(parts) for parts in weighed)
         kinds = CPU[self.dtype]
-        counts = n, n_zero, n_negative, heaviest
-        self.kind = classify(*counts, side.linear, side.scale, K, self.dtype, kinds, side.paired)
+        self.kind = classify((n, n_zero, n_negative, heaviest), side, K, self.dtype, kinds)
         self.kp = padded(K, kinds.padding)
         self._cost = factorisation_steps(n, self.kp)  # of every row, in CG steps
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ FLOAT32 = np.dtype(np.float32)
 def kinds(rows, K=64, dtype=FLOAT32, of=None):
     """Kinds of rows that are given as (n, zero weights, negative ones, heaviest weight, linear, scale)."""
     n, n_zero, n_negative, heaviest, linear, scale = map(np.array, zip(*rows, strict=True))
-    found = plan.classify(n, n_zero, n_negative, heaviest, linear, scale, K, dtype, of or plan.CPU[dtype])
+    side = SimpleNamespace(linear=linear, scale=scale, paired=False)
+    found = plan.classify((n, n_zero, n_negative, heaviest), side, K, dtype, of or plan.CPU[dtype])
     return found.tolist()
 
 

@@ -73,7 +73,7 @@ class _DeviceSide:
         self.matrix, self.side, self.dtype, self.K = matrix, side, dtype, K
         counts, up = matrix.row_counts, device.upload
         rows = rows_of(matrix, side, dtype)
-        kind = classify(counts, *weigh(rows), side.linear, side.scale, K, dtype, GPU)
+        kind = classify((counts, *weigh(rows)), side, K, dtype, GPU)
         order = np.argsort(-counts, kind="stable")
         self.order = up(order[kind[order] != EMPTY].astype(np.int32))
         self.weights = [up(a) for a in (side.scale, side.linear, side.ridge)]
