@@ -147,19 +147,13 @@ def fold_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return row_terms.astype(dtype), col_terms.astype(dtype)
 
 
-def rows_of(
-    matrix: CSR,
-    side: Side,
-    dtype: np.dtype,
-    at: slice = ALL,
-    terms: tuple[np.ndarray, np.ndarray] | None = None,
-) -> Rows:
+def rows_of(matrix: CSR, side: Side, terms: tuple[np.ndarray, np.ndarray], at: slice = ALL) -> Rows:
     """The record that kernels read, in the factors' precision; ``matrix`` has the rows ``at`` of the side."""
-    # ``terms``: what `fold_terms` returned, if the caller has it already.
-    row_terms, col_terms = fold_terms(side, dtype) if terms is None else terms
-    values = read_only(matrix.values.astype(dtype, copy=False))
+    # ``terms``: what `fold_terms` returned, in that precision.
+    row_terms, col_terms = terms
+    values = read_only(matrix.values.astype(row_terms.dtype, copy=False))
     own = side.scale[at], side.linear[at], side.ridge[at], row_terms[at]
-    return Rows(matrix.indptr, matrix.indices, values, *own, col_terms, np.empty((0, 0), dtype))
+    return Rows(matrix.indptr, matrix.indices, values, *own, col_terms, np.empty((0, 0), row_terms.dtype))
 
 
 def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -251,7 +245,7 @@ class Plan:
             return
         for start, stop, matrix in self.matrix.blocks(self._cuts if cuts is None else cuts):
             at = slice(start, stop)
-            yield at, rows_of(matrix, self.side, self.dtype, at, self._terms)
+            yield at, rows_of(matrix, self.side, self._terms, at)
 
     def blocks(self) -> Iterator[Block]:
         """The rows in blocks, with their work; a single block if all rows are in memory."""

@@ -11,7 +11,7 @@ from rgals.runtime.errors import NumericalError, ParameterError
 from rgals.solvers.base import HalfStep, raise_for_rows
 from rgals.solvers.cpu import coupling_shift, coupling_value
 from rgals.solvers.cuda.device import Device, open_device
-from rgals.solvers.plan import GPU, classify, rows_of, weigh
+from rgals.solvers.plan import GPU, classify, fold_terms, rows_of, weigh
 
 FOUR = 4  # K is padded to a multiple of this: the kernel reads four factors at once
 BLOCKS = 8  # blocks of threads per multiprocessor, at most: more than it can run at once
@@ -72,7 +72,7 @@ class _DeviceSide:
     def __init__(self, device: Device, matrix: CSR, side: Side, dtype: np.dtype, K: int) -> None:
         self.matrix, self.side, self.dtype, self.K = matrix, side, dtype, K
         counts, up = matrix.row_counts, device.upload
-        rows = rows_of(matrix, side, dtype)
+        rows = rows_of(matrix, side, fold_terms(side, dtype))
         kind = classify((counts, *weigh(rows)), side, K, dtype, GPU)
         order = np.argsort(-counts, kind="stable")
         self.order = up(order[kind[order] != EMPTY].astype(np.int32))
