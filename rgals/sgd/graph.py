@@ -49,10 +49,9 @@ class LightGCN:
     def propagate(self, vectors: Sides, noise: Any = None) -> Sides:
         """``A v``: for every row the sum of its neighbours, each over the root of the product of degrees."""
         found = []
-        for side, roots in enumerate(self._roots):
-            out = np.empty((len(roots), vectors[1 - side].shape[1]), vectors[1 - side].dtype)
-            given = *self._edges[side], self._roots[1 - side], 1, vectors[1 - side]
-            spread(kernel.group_sum, len(out), self.n_threads, *given, out)
+        for edges, roots, others, theirs in zip(self._edges, self._roots, self._roots[::-1], vectors[::-1]):
+            out = np.empty((len(roots), theirs.shape[1]), theirs.dtype)
+            spread(kernel.group_sum, len(out), self.n_threads, *edges, others, 1, theirs, out)
             out *= roots[:, None]
             found.append(out if noise is None else _perturbed(out, noise))
         return found
