@@ -7,16 +7,15 @@ import numpy as np
 import scipy.linalg
 
 from rgals.datasets.given import given
-from rgals.losses.base import Coefficients, Side, positive_coefficients
+from rgals.losses.base import positive_coefficients
 from rgals.matrix.csr import CSR
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FittedState
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
-from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.dense import system as system_of
-from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
+from rgals.solvers.hard_negatives import Half, fold_in, pair_terms, with_users
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import with_scale
 
@@ -58,11 +57,6 @@ class Explanation:
     features: float = 0.0
 
 
-# All that half-steps of some users, or items, share, as it does not depend on factors: their histories with
-# weights for values, coefficients, systems, and the backend, which keeps the plan.
-Half = tuple[CSR, Coefficients, Side, Backend]
-
-
 class FoldIn(FactorRanker):
     """Fold-in and explanations of a model fitted by half-steps; a mixin of `rgals.RGALS`."""
 
@@ -74,10 +68,10 @@ class FoldIn(FactorRanker):
         return rows, *state.half(rows, prior, side), exact_backend(self)
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
-        (rows, coefficients, side, backend), hard = users, state.hard_negatives
-        if hard is None:
-            return backend.half_step(rows, state.solved_items, side).factors
-        return fold_in(rows, state.solved_items, side, coefficients, hard, backend, self.n_jobs)
+        if state.hard_negatives is not None:
+            return fold_in(users, state.solved_items, state.hard_negatives, self.n_jobs)
+        rows, _, side, backend = users
+        return backend.half_step(rows, state.solved_items, side).factors
 
     def transform_items(self, X_cols: Any = None, items: Any = None, item_features: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.

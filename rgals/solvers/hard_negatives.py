@@ -243,35 +243,26 @@ def turned(rows: CSR, n_threads: int) -> CSR:
 # ---------------------------------------------------------------- users after a fit, and new ones
 
 
-def fold_in(
-    rows: CSR,
-    items: np.ndarray,
-    side: Side,
-    coefficients: Coefficients,
-    hard: HardNegatives,
-    backend: Backend,
-    n_jobs: int | None,
-) -> np.ndarray:
+# All that half-steps of some users, or items, share, as it does not depend on factors: their histories with
+# weights for values, coefficients and systems without hard negatives, and the backend, which keeps the plan.
+Half = tuple[CSR, Coefficients, Side, Backend]
+
+
+def fold_in(users: Half, items: np.ndarray, hard: HardNegatives, n_jobs: int | None) -> np.ndarray:
     """Solve users by a half-step without hard negatives, then again with the T items that it ranks first."""
-    # ``side`` and ``coefficients`` are those of ``rows`` without hard negatives.
+    rows, _, side, backend = users
     out = backend.half_step(rows, items, side).factors
-    for part, merged, with_pairs in hard_rows(rows, items, out, side, coefficients, hard, n_jobs):
+    for part, merged, with_pairs in hard_rows(users, items, out, hard, n_jobs):
         out[part] = backend.half_step(merged, items, with_pairs).factors
     return out
 
 
 def hard_rows(
-    rows: CSR,
-    items: np.ndarray,
-    users: np.ndarray,
-    side: Side,
-    coefficients: Coefficients,
-    hard: HardNegatives,
-    n_jobs: int | None,
+    half: Half, items: np.ndarray, users: np.ndarray, hard: HardNegatives, n_jobs: int | None
 ) -> Iterator[tuple[np.ndarray, CSR, Side]]:
-    """The ``rows`` that are not empty, in blocks, with the T best items by the factors ``users`` added."""
+    """The rows that are not empty, in blocks, with the T best items by the factors ``users`` added."""
     # Yields the numbers of the rows, the rows, and their side.
-    n = hard.n_top(len(items))
+    (rows, coefficients, side, _), n = half, hard.n_top(len(items))
     whole = side.with_pairs(*pair_terms(coefficients, hard.weight))
     for part in _parts((rows.row_counts > 0) | (side.linear != 0), n):
         some = rows.take_rows(part)

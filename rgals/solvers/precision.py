@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from rgals.losses.base import Coefficients, Side, positive_coefficients, weight_sums
+from rgals.losses.base import Side, positive_coefficients, weight_sums
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError, PrecisionWarning, warn
 from rgals.solvers.base import Backend
 from rgals.solvers.dense import shared, system
-from rgals.solvers.hard_negatives import HardNegatives, hard_rows
+from rgals.solvers.hard_negatives import Half, HardNegatives, hard_rows
 
 # The c from which on rounding may show. In float32, where it means an error of about 1e-4, rows are then
 # measured. In float64 the smallest eigenvalue is itself rounding, as with reg=0 and more factors than users
@@ -68,21 +68,16 @@ def warn_of_rounding(
 
 
 def hard_rows_at_risk(
-    rows: CSR,
-    fixed: np.ndarray,
-    side: Side,
-    coefficients: Coefficients,
-    hard: HardNegatives,
-    backend: Backend,
-    n_jobs: int | None,
+    half: Half, fixed: np.ndarray, hard: HardNegatives, n_jobs: int | None
 ) -> tuple[CSR, Side, np.ndarray]:
     """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers."""
     # A hard negative weighs as much as any pair does, times `hard.weight`: alone it puts no row at risk.
+    rows, coefficients, side, backend = half
     at = rows_at_risk(rows, fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
     users = backend.half_step(some, fixed, part).factors
-    for _, merged, with_pairs in hard_rows(some, fixed, users, part, own, hard, n_jobs):
+    for _, merged, with_pairs in hard_rows((some, own, part, backend), fixed, users, hard, n_jobs):
         some, part = merged, with_pairs  # a single block, because rows at risk are a few dozen
     return some, part, at
 

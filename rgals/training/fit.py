@@ -102,7 +102,7 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
             step = backend.half_step(rows, items, side)
             users = step.factors
         else:
-            given = rows, items, side, coefficients, hard, backend, model.n_jobs
+            given = (rows, coefficients, side, backend), items, hard, model.n_jobs
             users = fold_in(*given)
             rows, side, numbers = hard_rows_at_risk(*given)
         check_underflow(problem.users, users, user_side, "user")
@@ -218,7 +218,8 @@ def served(
     if side.prior is not None:
         regress(problem, 0, side.prior, now.user_factors, now.iteration)
     backend = DenseBackend() if model.solver == "dense" else exact_backend(model)
-    return fold_in(problem.users, items, side, problem.coefficients, hard, backend, model.n_jobs)
+    half = problem.users, problem.coefficients, side, backend
+    return fold_in(half, items, hard, model.n_jobs)
 
 
 def when_settled(model: Any, problem: Problem) -> Callable[..., bool] | None:
