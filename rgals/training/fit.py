@@ -84,7 +84,7 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
             if task.store is not None:
                 data = task.matrix, task.held_out, task.priors
                 task.store.description = describe_fit(model, loss, solver, init, *data)
-            factors, history = _iterate(model, task, problem, backend, init, hard, item_scale)
+            factors, history = _iterate(model, task, problem, backend, init, item_scale)
         items = without_scale(factors["item_factors"], item_scale)  # the bits of `Snapshot.solved_items`
         # The last user half-step runs exactly as a fold-in, so that `transform` gives the same bits.
         if model.solver == "pcg" or (hard is not None and model.solver != "dense"):
@@ -138,18 +138,12 @@ def train(model: Any, task: Task) -> tuple[FittedState, list[dict[str, Any]], st
 
 
 def _iterate(
-    model: Any,
-    task: Task,
-    problem: Problem,
-    backend: Backend,
-    init: str,
-    hard: HardNegatives | None,
-    scale: np.ndarray | None,
+    model: Any, task: Task, problem: Problem, backend: Backend, init: str, scale: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Run the iterations; returns the factors as they score, and the history."""
     # A function of its own, so that its return frees what only iterations need: start factors, drawn pairs.
+    hard, sampler = read_hard_negatives(model.hard_negatives), None
     plain, n_iter = stages(model, hard)
-    sampler = None
     if hard is not None:
         sampler = Sampler(hard, task.train, problem.coefficients, plain, task.seed, model.n_jobs)
         # Validation sees users as a fit would publish them: solved with their best unobserved items, not with
