@@ -15,9 +15,9 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import plain_copy
 from rgals.runtime.memory import typed_errors
-from rgals.solvers.prior import prior_bytes
+from rgals.solvers.prior import mean_prior, prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store, read_checkpoint
-from rgals.training.data import divide, halving, in_order, read, weigh, with_features, with_mean
+from rgals.training.data import divide, halving, in_order, read, weigh, with_features
 from rgals.training.run import Callback, Watch
 
 
@@ -181,7 +181,8 @@ class Trained(FactorRanker):
         split = given.early_stopping and validation is None
         chosen = given._choose(matrix, priors)
         vars(given).update(chosen)
-        priors = with_mean(given, matrix, priors)
+        if getattr(given, "user_mean", False) and given.reg != 0:  # reg=0: nothing would pull users to it
+            priors = mean_prior(matrix.row_counts, 1.0), priors[1]
         weighting = halving(weigh(given.values, matrix), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # for the description in a checkpoint
         room = weighting.bytes(matrix)

@@ -24,7 +24,7 @@ from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
 from rgals.runtime.errors import InputError, ParameterError, ShapeError, ValuesWarning, warn
 from rgals.runtime.threads import n_threads
-from rgals.solvers.prior import Prior, mean_prior
+from rgals.solvers.prior import Prior
 
 # Standard deviation of the values over their mean above which values="auto" is "binary". Exponentially
 # distributed values have 1.
@@ -80,13 +80,6 @@ def with_features(
             auto, shape[side] = reg == AUTO, found.shape[0]
             priors[side] = Prior(found, 1.0 if auto else float(reg), auto=auto)
     return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
-
-
-def with_mean(model: Any, matrix: CSR, priors: Priors) -> Priors:
-    """The priors; with ``user_mean`` that of users is their mean."""
-    if not getattr(model, "user_mean", False) or model.reg == 0:  # reg=0: nothing would pull users to it
-        return priors
-    return mean_prior(matrix.row_counts, 1.0), priors[1]
 
 
 def weigh(values: str, matrix: CSR) -> Weighting:
