@@ -97,12 +97,12 @@ def _remove_leftovers(folder: str) -> None:
                 close_and_remove(file, path)
 
 
-def open_locked(path: str, flags: int = 0) -> int | None:
+def open_locked(path: str, flags: int = 0, *, wait: bool = False) -> int | None:
     """The descriptor of a file, created if absent and locked; None if another process has it locked."""
     # os.open instead of tempfile, so that permissions follow the umask, as those of other new files.
     while True:
         descriptor = os.open(path, OPEN | os.O_CREAT | flags, 0o666)
-        if (free := lock(descriptor)) is not False and os.fstat(descriptor).st_nlink:
+        if (free := lock(descriptor, wait=wait)) is not False and os.fstat(descriptor).st_nlink:
             return descriptor
         os.close(descriptor)
         if free is False:
@@ -136,20 +136,17 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     if not path.parent.is_dir():  # open would name the lock file, which the caller does not know
         raise FileNotFoundError(errno.ENOENT, "No such folder; make it first (mkdir -p)", str(path.parent))
     until = None if patience is None else time.monotonic() + patience
-    while True:
-        with open(path, "ab") as held:
-            while lock(held.fileno(), wait=until is None) is False:
-                if until is not None and time.monotonic() > until:
-                    yield
-                    return
-                time.sleep(_PAUSE)
-            if os.fstat(held.fileno()).st_nlink:  # otherwise the last holder has removed it: open a new one
-                try:
-                    yield
-                finally:
-                    with suppress(OSError):
-                        close_and_remove(held, str(path))
-                return
+    while (descriptor := open_locked(str(path), wait=until is None)) is None:
+        if until is not None and time.monotonic() > until:
+            yield
+            return
+        time.sleep(_PAUSE)
+    with os.fdopen(descriptor, "r+b") as held:
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                close_and_remove(held, str(path))
 
 
 def _replace_closed(temporary: str, target: str) -> None:

@@ -164,8 +164,8 @@ def test_a_name_taken_for_a_leftover_is_given_up(tmp_path, monkeypatch):
     answers = iter([False, True])
     real = files.lock
 
-    def lock(descriptor):
-        return next(answers, True) and real(descriptor)
+    def lock(descriptor, **how):
+        return next(answers, True) and real(descriptor, **how)
 
     monkeypatch.setattr(files, "lock", lock)
     with files.atomic_file(tmp_path / "out") as file:
