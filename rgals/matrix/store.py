@@ -31,7 +31,6 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import FileFormatError
 
 DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
-_AT_ONCE = 1 << 24  # bytes read at a time for a digest
 HEAD = 128  # bytes of the header of a one-dimensional npy file
 
 
@@ -179,11 +178,9 @@ def _digest(about: dict[str, Any]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file: its numbers, then its header, in the order in which `ArrayFile` writes them."""
-    digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         head = file.read(HEAD)
-        while part := file.read(_AT_ONCE):
-            digest.update(part)
+        digest = hashlib.file_digest(file, "sha256")  # of what follows the header
     digest.update(head)
     return digest.hexdigest()
 
