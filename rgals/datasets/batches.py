@@ -72,42 +72,38 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any], alone: boo
             raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
         if form == "table":
             layout = detect(path, wanted, **options)
-            yield from _table(layout, None if isinstance(wanted["user"], int) else layout.names is not None)
+            named = None if isinstance(wanted["user"], int) else layout.names is not None
+            for part, done in _rows(layout):
+                yield _batch(part, partial(layout.locate, first=first), True, done, named)
+                first += len(part["user"])
+            if not first:
+                raise NoRowsError(f"{layout.path} holds no rows")
         elif form == "parquet":
             for part, share in parquet_parts(path, wanted, _PARQUET_ROWS):
                 numbers = range(first, first + len(part["user"]))
-                yield _batch(part, f"{path}, row", numbers, False, int(share * os.path.getsize(path)))
+                where, done = partial(_place, f"{path}, row", numbers), int(share * os.path.getsize(path))
+                yield _batch(part, where, False, done)
                 first += len(numbers)
         else:
             for part in line_batches(pairs(path, form, wanted, options["encoding"])):
                 part |= {role: [text.strip() for text in part[role]] for role in IDS}
-                yield _batch(part, f"{path}, line", part["line"], True, 0)
+                yield _batch(part, partial(_place, f"{path}, line", part["line"]), True, 0)
     except NoRowsError:
         if alone:
             raise
 
 
-def _batch(part: dict[str, Any], place: str, numbers: Any, trimmed: bool, done: int) -> Batch:
-    """A batch of columns by role; row k has the number ``numbers[k]`` in its file."""
+def _place(what: str, numbers: Any, k: int) -> str:
+    return f"{what} {numbers[k]}"
 
-    def where(k: int) -> str:
-        return f"{place} {numbers[k]}"
 
+def _batch(
+    part: dict[str, Any], where: Callable[[int], str], trimmed: bool, done: int, named: bool | None = None
+) -> Batch:
+    """A batch of columns by role."""
     value = number_column(part["value"], "value", where) if "value" in part else None
     user, item = (_ids(part[role], role, where) for role in IDS)
-    return Batch(user, item, value, where, trimmed, done)
-
-
-def _table(layout: Layout, named: bool | None) -> Iterator[Batch]:
-    """The rows of csv and the like, checked as `read_text` checks them."""
-    pa, first = optional("pyarrow", ""), 0
-    for part, done in _rows(layout):
-        texts = (part[role] for role in IDS)
-        user, item = (column if hasattr(column, "dictionary") else pa.array(column) for column in texts)
-        yield Batch(user, item, part.get("value"), partial(layout.locate, first=first), True, done, named)
-        first += len(user)
-    if not first:
-        raise NoRowsError(f"{layout.path} holds no rows")
+    return Batch(user, item, value, where, trimmed, done, named)
 
 
 def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
@@ -118,9 +114,9 @@ def _ids(column: Any, role: str, where: Callable[[int], str]) -> Any:
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     if kind is not None and (pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string())):
         return column
-    items = column if kind is None else column.to_pylist()
+    items = column if kind is None else column.to_pylist()  # None: a list of texts
     try:
-        return pa.array(as_labels(items))
+        return pa.array(items if kind is None else as_labels(items))
     except (InputTypeError, UnicodeError):
         for k, item in enumerate(items):
             try:
