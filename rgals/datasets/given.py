@@ -23,7 +23,7 @@ from rgals.datasets.columns import (
 )
 from rgals.datasets.ids import IdMap, as_labels, refuse_kind, same_kind
 from rgals.matrix.csr import CSR, TimedMatrix
-from rgals.matrix.entries import block, entries, union
+from rgals.matrix.entries import entries, union
 from rgals.matrix.validate import as_csr, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError, warn
 
@@ -102,10 +102,8 @@ class Given:
 
     def take(self, matrix: sp.csr_array, users: np.ndarray, items: Any = slice(None)) -> Any:
         """Some rows and columns of `csr`; with ids and timestamps if there are any."""
-        if self.user_ids is None or self.item_ids is None:
-            part, at = block(matrix, users, items)
-            return part if self.timestamp is None else TimedMatrix.of(part, self.timestamp[at])
-        return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
+        whole = self.where(matrix, np.ones(matrix.nnz, bool))
+        return whole.take(users, items) if self.labelled else whole[users][:, items]
 
     def laid_out(
         self, users: Any, items: Any, name: str, *, grow: bool = False

@@ -16,7 +16,7 @@ from rgals.datasets.ids import Coded, IdMap, as_labels, codes_of, numbering
 from rgals.datasets.times import is_moment, moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import block, entries, entry_rows, group
+from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_choice, check_real
@@ -174,8 +174,12 @@ class Interactions:
         >>> data.take([0], [0, 1])
         Interactions(1 users x 2 items, 2 interactions)
         """
-        matrix, at = block(self.matrix, users, items)
-        marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
+        numbers = np.arange(self.nnz)
+        places = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
+        places = places[users][:, items].sorted_indices()
+        numbers = places.data
+        matrix = sp.csr_array((self.matrix.data[numbers], places.indices, places.indptr), shape=places.shape)
+        marks = (None if mark is None else mark[numbers] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def __getitem__(self, rows: Any) -> "Interactions":

@@ -25,14 +25,6 @@ def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
     return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
 
 
-def block(matrix: sp.csr_array, users: Any, items: Any) -> tuple[sp.csr_array, np.ndarray]:
-    """Some rows and columns of a matrix, and the numbers of their entries in it."""
-    place = sp.csr_array((np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
-    place = place[users][:, items].tocsr().sorted_indices()
-    at = place.data
-    return sp.csr_array((matrix.data[at], place.indices, place.indptr), shape=place.shape), at
-
-
 def entry_rows(matrix: sp.csr_array | CSR) -> np.ndarray:
     """Row number of every stored entry."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
