@@ -248,17 +248,11 @@ def no_ids(name: str) -> InputError:
     )
 
 
-def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
-    """The matrix of ``X`` in rows and columns with these ids; a warning counts the other ids."""
-    users = None if user_ids is None else IdMap(user_ids, "user")
-    items = None if item_ids is None else IdMap(item_ids, "item")
-    return left_out(name, *beside(X, users, items, name), "the training interactions do not have")
-
-
-def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: str) -> Any:
-    """The matrix that `beside` found, after a warning if it left out unknown users or items."""
-    if len(users) or len(items):
-        said = f"{name} has {len(users)} users and {len(items)} items that {why}"
+def known_part(X: Any, users: Any, items: Any, name: str, why: str) -> Any:
+    """The matrix of ``X`` in the rows and columns of two `IdMap`; a warning counts unknown ids, left out."""
+    matrix, *unknown = beside(X, users, items, name)
+    if len(unknown[0]) or len(unknown[1]):
+        said = f"{name} has {len(unknown[0])} users and {len(unknown[1])} items that {why}"
         warn(f"{said}; their interactions were left out")
     return matrix
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import beside, given, left_out, no_ids
+from rgals.datasets.given import beside, given, known_part, no_ids
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
@@ -174,7 +174,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
     n_users, n_items = (m or n for m, n in zip(sizes, truth.shape))
     seen = CSR.empty(n_users, n_items)
     if known is not None:
-        matrix = left_out("train", *beside(known, users, items, "train"), "the model does not know")
+        matrix = known_part(known, users, items, "train", "the model does not know")
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     own = getattr(state, "seen", None)
     if own is not None and state.item_ids is None and known is not None and known.labelled:

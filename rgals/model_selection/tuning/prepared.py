@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.given import Given, given, known_part
+from rgals.datasets.ids import IdMap
 from rgals.datasets.splits import split_interactions
 from rgals.estimator import RGALS
 from rgals.matrix.csr import CSR, TimedMatrix
@@ -138,7 +139,9 @@ def split_for_tuning(
     elif validation is not None:
         refuse_other_columns(names_of(X.frame), given(validation))
         train = X.csr()
-        known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
+        (n_rows, n_cols), sides = train.shape, zip((user_ids, item_ids), ("user", "item"), strict=True)
+        rows, cols = (None if ids is None else IdMap(ids, what) for ids, what in sides)
+        known = known_part(validation, rows, cols, "validation", "the training interactions do not have")
         judges = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols, dislikes=True)
         if not without_known(judges.likes, as_csr(train, dislikes=True))[0].nnz:
             raise InputError("validation holds no interaction that is not in X too; leave some out of X")
