@@ -59,10 +59,7 @@ class _ClusterFit:
         graphs, outline = self.shards.graphs, self.outline
         blocks = [[part.array for part in graphs.results(side)] for side in (self.users, self.items)]
         users, items = map(np.concatenate, blocks)
-        user_ids, item_ids = (
-            of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
-            for of in self.shards.labels
-        )
+        user_ids, item_ids = graphs.results(self.shards.labels)
         return replace(
             outline,
             user_factors=users,

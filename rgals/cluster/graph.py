@@ -93,7 +93,7 @@ class Graphs(AbstractContextManager):
         return found
 
     def results(self, wanted: Sequence[Any]) -> list[Any]:
-        """The results of some keys or futures. If they are lost, or no worker is left, an error says so."""
+        """The results of some keys or futures; all else as it is. If they are lost, an error says so."""
         futures = self.submit(list(wanted)) if self._tasks else list(wanted)
         try:
             self._wait(futures)
