@@ -290,7 +290,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
     if isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(x, str | os.PathLike) for x in X):
         files = [str(path.absolute()) for path in files_of(X)]
-        parts, shape, own_labels = _read_tables(graphs, files, options, ids, files=True)
+        parts, shape, labels = _read_tables(graphs, files, options, ids, files=True)
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
         if not isinstance(getattr(X, "ndim", None), int):
             raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
@@ -301,9 +301,10 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
         if is_array:
             parts, n_rows = _read_chunks(graphs, sources, options)
-            shape, own_labels = (n_rows, int(X.shape[1])), (None, None)
+            shape = n_rows, int(X.shape[1])
+            labels = check_labels(*ids, shape)
         else:
-            parts, shape, own_labels = _read_tables(graphs, sources, options, ids, files=False)
+            parts, shape, labels = _read_tables(graphs, sources, options, ids, files=False)
     else:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
@@ -314,12 +315,10 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             # Arguments of tasks stay with the scheduler; what is scattered would be lost with its worker.
             users = graphs.each("users", copy, [matrix.slice_rows(*span) for span in spans])
         return Shards(graphs, graphs.submit(users), cuts, matrix.shape, labels, names)
-    given = check_labels(*ids, shape)
-    user_ids, item_ids = (own if of is None else of for of, own in zip(given, own_labels, strict=True))
     counts = counted(graphs, "users", attrgetter("rows", "matrix.row_counts"), parts, shape[0])
     cuts = user_cuts(model, counts, shape)
     users = regroup(graphs, "users", parts, cuts, shape[1], dtype)
-    return Shards(graphs, users, cuts, shape, (user_ids, item_ids))
+    return Shards(graphs, users, cuts, shape, labels)
 
 
 def _read_chunks(graphs: Graphs, chunks: list[Any], options: tuple) -> tuple[list[Any], int]:
