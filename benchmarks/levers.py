@@ -106,7 +106,7 @@ def main() -> None:
         "\n| set | loss | K | exponents | validation | ndcg@20 | recall@20 | s | CPU s | threads | setting |"
     )
     print("|" + "---|" * 11)
-    for row in record.records.values():
+    for row in record.values():
         if "test" not in row:
             continue
         shown = {

@@ -89,7 +89,7 @@ def against_ease(record: Journal) -> str:
 def regret() -> str:
     """What `RGALSCV` loses to the best of the grid."""
     record = Journal(rgalscv.OUT, {"benchmark": "rgalscv"})
-    rows = [row for row in record.records.values() if row.get("K") == 64]
+    rows = [row for row in record.values() if row.get("K") == 64]
     order = {name: k for k, name in enumerate(SETS)}
     rows.sort(key=lambda row: (order.get(row["set"], len(order)), row["loss"], row["seed"]))
     return rgalscv.table(rows, rgalscv.grid(rgalscv.GRID))

@@ -113,7 +113,7 @@ def table(name: str, record: Journal) -> str:
     lines = [f"| {name} | K | " + " | ".join(metrics) + " |", "|" + "---|" * (len(metrics) + 2)]
     for method, figures in PUBLISHED.get(name, {}).items():
         lines.append(f"| {method} (published) | | " + " | ".join(f"{f:.4f}" for f in figures) + " |")
-    mine = [row for row in record.records.values() if row.get("set") == name]
+    mine = [row for row in record.values() if row.get("set") == name]
     for method in dict.fromkeys(row["method"] for row in mine):
         rows = [row for row in mine if row["method"] == method]
         cells = " | ".join(f"{np.mean([row[metric] for row in rows]):.4f}" for metric in metrics)
@@ -123,7 +123,7 @@ def table(name: str, record: Journal) -> str:
 
 def tables(record: Journal) -> str:
     """All sets that have rows of ours."""
-    present = {row["set"] for row in record.records.values() if "set" in row}
+    present = {row["set"] for row in record.values() if "set" in row}
     return "\n\n".join(table(name, record) for name in {**PUBLISHED, **SETTINGS} if name in present)
 
 

@@ -211,7 +211,7 @@ def marks_of(name: str, K: int) -> str:
 
 def rows_of(name: str, K: int, record: Journal) -> list[dict[str, Any]]:
     """Results of a set at one K, those of methods without factors among them."""
-    return [r for r in record.records.values() if r.get("set") == name and r["K"] in (K, None)]
+    return [r for r in record.values() if r.get("set") == name and r["K"] in (K, None)]
 
 
 def cell(row: dict[str, Any] | None, against: dict[str, Any] | None) -> str:
@@ -243,7 +243,7 @@ def summary(K: int, record: Journal, of: tuple[str, ...] = tuple(METHODS)) -> st
 
 def ladder(record: Journal) -> str:
     """What more factors give: sets and methods that were measured at several K."""
-    rows = [r for r in record.records.values() if r.get("K")]
+    rows = [r for r in record.values() if r.get("K")]
     levels = sorted({r["K"] for r in rows})
     lines = ["| set | method | " + " | ".join(f"K={K}" for K in levels) + " |"]
     lines.append("|" + "---|" * (len(levels) + 2))
@@ -259,13 +259,13 @@ def ladder(record: Journal) -> str:
 
 def names_of(record: Journal) -> list[str]:
     """Sets with results, in the order of `SETS`, then of `FORMS`."""
-    present = {r["set"] for r in record.records.values() if "test" in r}
+    present = {r["set"] for r in record.values() if "test" in r}
     return [name for name in [*SETS, *FORMS] if name in present]
 
 
 def details(name: str, record: Journal) -> str:
     """Everything about one set."""
-    rows = [r for r in record.records.values() if r.get("set") == name and "test" in r]
+    rows = [r for r in record.values() if r.get("set") == name and "test" in r]
     first = rows[0]
     lines = [
         f"### {name}",

@@ -134,7 +134,7 @@ def main() -> None:
                     record.add(key, row)
                     print(key, {k: row[k] for k in ("rule", "cv", "cv_cpu_seconds", "best")}, flush=True)
     wanted = {"K": args.K, "budget": args.budget}
-    rows = [row for row in record.records.values() if all(row.get(k) == v for k, v in wanted.items())]
+    rows = [row for row in record.values() if all(row.get(k) == v for k, v in wanted.items())]
     print(table(rows, grid(args.grid)))
 
 

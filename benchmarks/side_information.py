@@ -424,7 +424,7 @@ def tables(record: Any) -> dict[str, str]:
             cells = (f"{row[f'{kind} auto']:.3f} ({row[f'{kind} 1.0']:.3f})" for kind in kinds)
             lines.append(f"| {name} | {row['none']:.3f} | {' | '.join(cells)} |")
     out["beside noise"] = "\n".join(lines)
-    rows = {key: row for key, row in record.records.items() if key.startswith("age ")}
+    rows = {key: row for key, row in record.items() if key.startswith("age ")}
     lines = ["| log | half-life found, days | NDCG@10 of what came next | without |", "|---|---|---|---|"]
     for key, row in rows.items():
         life = "none" if row["half_life_days"] is None else f"{row['half_life_days']:.0f}"
@@ -443,7 +443,7 @@ def tables(record: Any) -> dict[str, str]:
     out["beside next"] = "\n".join(lines)
     head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"
     lines = [head, "|" + "---|" * 5]
-    for key, row in record.records.items():
+    for key, row in record.items():
         if key.startswith(("dislikes ", "taste ")):
             what, loss, *stars, weight = key.split(" ")
             like, test = "its stars" if stars else "1", row["test"]

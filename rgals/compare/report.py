@@ -292,7 +292,7 @@ def _sort_key(row: Row, metric: str) -> tuple[float, float]:
 
 def summarise(name: str, runner: Runner) -> Comparison:
     """Gather a comparison from the records of its journal."""
-    records, user_ids = runner.journal.records, runner.split.user_ids
+    records, user_ids = runner.journal, runner.split.user_ids
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}

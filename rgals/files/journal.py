@@ -19,23 +19,22 @@ def _plain(value: Any) -> Any:
 as_json = json.JSONEncoder(default=_plain).encode  # takes numbers of numpy, too
 
 
-class Journal:
-    """Results by key, in a file of JSON lines whose first line holds the setting that all results share."""
+class Journal(dict[str, dict[str, Any]]):
+    """Results by key, kept in a file of JSON lines; the first line is the setting that all share."""
 
     # Files of another setting are refused, and damaged ones, except that an incomplete last line, which an
     # interruption leaves, is dropped.
 
     def __init__(self, path: Path, setting: dict[str, Any]) -> None:
         self.path = path
-        self.records: dict[str, dict[str, Any]] = {}
         setting = json.loads(as_json(setting))
         if path.exists():
             self._read()
-        if not self.records:
+        if not self:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
             self.add("setting", {"setting": setting})
-        elif (found := self.records.get("setting", {}).get("setting")) != setting:
+        elif (found := self.get("setting", {}).get("setting")) != setting:
             found = found if isinstance(found, dict) else {}
             differ = ", ".join(k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...))
             problem = f"results of other settings ({differ}); choose another place or remove it"
@@ -47,7 +46,7 @@ class Journal:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 record = json.loads(line)
-                self.records[record["key"]] = record
+                self[record["key"]] = record
             except (ValueError, KeyError, TypeError) as error:
                 problem = f"line {number} is damaged ({error}); remove the file to start again"
                 raise InputError(f"{self.path}, {problem}") from error
@@ -56,10 +55,6 @@ class Journal:
         if torn:
             os.truncate(self.path, len(content) - len(torn))
 
-    def get(self, key: str) -> dict[str, Any] | None:
-        """The record of a key, or None."""
-        return self.records.get(key)
-
     def add(self, key: str, record: dict[str, Any]) -> dict[str, Any]:
         """Append a record and flush it to the disk."""
         text = as_json({"key": key, **record})
@@ -67,5 +62,5 @@ class Journal:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self.records[key] = json.loads(text)
-        return self.records[key]
+        self[key] = json.loads(text)
+        return self[key]
