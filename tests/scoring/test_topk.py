@@ -7,7 +7,7 @@ import scipy.sparse as sp
 
 from rgals.kernels import topk as kernel
 from rgals.runtime.errors import InputTypeError, ParameterError, ShapeError, UnknownIdError
-from rgals.scoring import topk, topk_dense
+from rgals.scoring import _topk, topk, topk_dense
 
 
 def oracle(queries, items, n, exclude=None, candidates=None, exclude_items=None, scale=None):
@@ -123,7 +123,7 @@ def test_scale_gives_cosines_and_nan_removes_an_item():
     norms = np.linalg.norm(items, axis=1)
     scale = np.divide(1, norms, out=np.full_like(norms, np.nan), where=norms > 0)
     lists = pairs(rng, 9, 2000, 0.1)
-    for args in ({}, {"candidates": np.arange(1500)}, {"candidates": lists}):
+    for args in ({}, {"candidates": np.append(np.arange(5, 10), 1500)}, {"candidates": lists}):
         ids, scores = topk(items[20:29], items, 2000, item_scale=scale, **args)
         with np.errstate(invalid="ignore"):
             _, want = oracle(items[20:29], items, 2000, scale=scale, **args)
@@ -199,16 +199,20 @@ def test_given_scores_are_not_modified_and_may_be_read_only_or_strided(rng):
         ({"items": np.ones((4, 2))}, ShapeError, "3 columns and items have 2"),
         ({"items": np.ones(3)}, ShapeError, "two dimensions"),
         ({"items": np.array([["a", "b", "c"]])}, InputTypeError, "real numbers"),
+        ({"queries": np.ones((2, 3), bool)}, InputTypeError, "queries must hold real numbers, not bool"),
+        ({"items": np.broadcast_to(1.0, (2**31, 3))}, ShapeError, "items have 2147483648 rows; at most"),
         ({"queries": np.ones((2, 0)), "items": np.ones((4, 0))}, ShapeError, "no factors"),
         ({"exclude": sp.csr_array((4, 2))}, ShapeError, "transposed"),
         ({"exclude": sp.csr_array((2, 5))}, ShapeError, r"expected \(2, 4\)"),
         ({"candidates": [0, 4]}, UnknownIdError, r"candidates\[1\]=4"),
         ({"candidates": [0.5]}, InputTypeError, "candidates"),
         ({"candidates": sp.csr_array((2, 3))}, ShapeError, "candidates"),
+        ({"candidates": sp.csr_array((3, 4))}, ShapeError, "candidates"),
         ({"exclude_items": [-1]}, UnknownIdError, r"exclude_items\[0\]=-1"),
         ({"item_scale": np.ones(3)}, ShapeError, "item_scale"),
         ({"item_scale": ["a"] * 4}, InputTypeError, "item_scale must hold real numbers, not <U1"),
         ({"n_jobs": 0}, ParameterError, "n_jobs"),
+        ({"n_jobs": 0, "candidates": [1]}, ParameterError, "n_jobs"),
     ],
 )
 def test_bad_input_is_named(change, error, words):
@@ -216,3 +220,41 @@ def test_bad_input_is_named(change, error, words):
     queries, items = args.pop("queries"), args.pop("items")
     with pytest.raises(error, match=words):
         topk(queries, items, **args)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"scores": np.ones(3)}, InputTypeError, "matrix of float32 or float64"),
+        ({"n": 0}, ParameterError, "n=0"),
+        ({"n": 2.5}, ParameterError, "n=2.5"),
+        ({"exclude": sp.csr_array((2, 5))}, ShapeError, r"expected \(2, 3\)"),
+        ({"exclude": sp.csr_array((4, 3))}, ShapeError, r"expected \(2, 3\)"),
+        ({"n_jobs": 0}, ParameterError, "n_jobs"),
+    ],
+)
+def test_bad_input_beside_given_scores_is_named(change, error, words):
+    args = {"scores": np.ones((2, 3))} | change
+    with pytest.raises(error, match=words):
+        topk_dense(args.pop("scores"), **args)
+
+
+def test_pairs_to_exclude_are_all_stored_ones_dislikes_too():
+    exclude = sp.csr_array(np.array([[-1.0, 0, 0, 1], [0, -2, 0, 0]]))
+    scores = np.array([[9.0, 1, 2, 8], [1, 9, 2, 3]])
+    for ids, _ in (topk_dense(scores, 2, exclude=exclude), topk(np.eye(2), scores.T, 2, exclude=exclude)):
+        np.testing.assert_array_equal(ids, [[2, 1], [3, 2]])
+
+
+def test_room_is_asked_for_the_lists_of_all_queries_and_for_what_merges_them(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_topk, "_CHECKED_BYTES", 0)
+    monkeypatch.setattr(_topk._memory, "require", lambda needed, *_: asked.append(needed))
+    queries, items = np.ones((5, 2), np.float32), np.ones((40 * kernel.ITEMS, 2), np.float32)
+    lists = sp.csr_array(np.ones((5, len(items))))
+    topk(queries, items[:600], 7)
+    topk(queries, items, 7, candidates=lists)
+    topk_dense(np.ones((5, 9), np.float32), 7)
+    assert asked == [5 * 7 * 8] * 3  # an id and a score each
+    topk(queries, items, 7)  # in two segments, whose lists are merged
+    assert asked[3] >= 5 * 7 * (2 * (8 + 8 + 4 + 8) + 8)
