@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ def test_time_to_quality_leaves_out_evaluation_and_marks_shares_of_the_best(watc
     best = max(row["ndcg@10"] for row in watched.history_)
     marks = [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(marks, [0.95 * best, 0.99 * best])
+    assert [text.get_text() for text in ax.texts] == ["95% of best", "99% of best"]
 
 
 def test_numbers_of_a_logarithmic_axis_do_not_lie_on_each_other():
@@ -88,7 +90,7 @@ def test_numbers_of_a_logarithmic_axis_do_not_lie_on_each_other():
     left, right = ax.get_window_extent().intervalx
     boxes = sorted(label.get_window_extent().intervalx.tolist() for label in labels)
     shown = [(start, end) for start, end in boxes if end > left and start < right]
-    assert len(shown) > 3
+    assert len(shown) > 3 and all(float(label.get_text()) > 0 for label in labels)
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(shown))
 
 
@@ -110,6 +112,39 @@ def test_a_sweep_runs_through_the_best_of_each_value(X):
             plots.sweep(dict(zip((8, 16), folds, strict=True)), "K")
     with pytest.raises(ParameterError, match="no trial has a number"):
         plots.sweep({"auto": 0.3}, "reg")
+
+
+def test_a_sweep_has_a_band_of_the_deviation_of_the_best_trials():
+    found = {
+        "param_reg": [0.1, 0.1, 1.0],
+        "mean_test_score": [0.2, 0.3, 0.4],
+        "std_test_score": [9, 0.01, 0.02],
+    }
+    search = SimpleNamespace(cv_results_=found, metric="recall@5")
+    ax = plots.sweep(search, "reg")
+    corners = {(round(x, 9), round(y, 9)) for x, y in ax.collections[0].get_paths()[0].vertices}
+    assert corners == {(0.1, 0.29), (0.1, 0.31), (1.0, 0.38), (1.0, 0.42)}
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("RECALL@5", "reg")
+    assert (
+        ax.lines[-1].get_xydata().tolist() == [[1.0, 0.4]]
+        and len(plots.sweep({1: 0.2}, "K").collections) == 0
+    )
+
+
+def test_a_sweep_takes_numbers_of_numpy_and_leaves_out_what_is_masked_or_no_number():
+    """scikit-learn masks a parameter in the trials of grids without it."""
+    places = np.ma.array([np.int64(8), np.int64(64), 99, "auto", 16], dtype=object, mask=[0, 0, 1, 0, 0])
+    scores = [0.1, 0.2, 0.9, 0.8, np.nan]
+    ax = plots.sweep({"param_K": places, "mean_test_score": scores}, "K")
+    assert lines(ax, 1)[0].tolist() == [[8, 0.1], [64, 0.2]] and ax.lines[-1].get_xdata().tolist() == [64]
+    for wrong in ({}, [0.1], 3):
+        with pytest.raises(InputTypeError, match="a fitted search, its cv_results_ or a dict of scores"):
+            plots.sweep(wrong, "K")
+
+
+def test_a_sweep_draws_the_last_scale_that_has_scores():
+    found = {"param_K": [1, 2, 3, 4], "mean_test_score": [0.9, 0.1, 0.2, np.nan], "level": [0, 1, 1, 2]}
+    assert lines(plots.sweep(found, "K"), 1)[0].tolist() == [[2, 0.1], [3, 0.2]]
 
 
 @pytest.mark.few(0)
@@ -145,6 +180,32 @@ def test_lists_of_items_that_nobody_has_take_their_share():
     drawn = lines(plots.popularity_bias(lambda users: scores[users], train, n=2), 1)[0]
     shares = np.array([1, 3]) / 8 / (np.array([2, 2]) / 4)  # items 0 and 2 once in all, item 1 three times
     assert drawn[:, 1] @ [2, 2] == pytest.approx(shares @ [2, 2]) and (drawn[:, 1] < 1).all()
+
+
+def test_what_is_hardly_recommended_is_drawn_as_a_thousandth_over_its_interactions():
+    train = np.zeros((400, 3))
+    train[:, 0] = train[:4, 1] = train[0, 2] = 1
+    ax = plots.popularity_bias(lambda users: np.tile([9.0, 2, 3], (len(users), 1)), train, n=1)
+    drawn = lines(ax, 1)[0]
+    # Who has item 0 alone, or item 1 too, gets item 2; user 0 has all.
+    np.testing.assert_allclose(drawn, [[1, 405 / 1], [4, 0.001], [400, 0.001]])
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    assert [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [1]
+
+
+def test_popularity_bias_is_the_same_in_batches_and_of_a_frame_with_its_columns(X, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    model, (users, items) = Popularity().fit(X), X.nonzero()
+    whole = lines(plots.popularity_bias(model, X, n=7), 1)[0]
+    monkeypatch.setattr(plots, "_BATCH_USERS", 70)
+    np.testing.assert_array_equal(lines(plots.popularity_bias(model, X, n=7), 1)[0], whole)
+    frame = pandas.DataFrame({"who": users, "what": items})
+    named = Popularity().fit(Interactions(X, np.arange(X.shape[0]), np.arange(X.shape[1])))
+    ax = plots.popularity_bias(named, frame, n=7, columns={"user": "who", "item": "what"})
+    np.testing.assert_allclose(lines(ax, 1)[0], whole)
+    for n in (0, 2.5):
+        with pytest.raises(ParameterError, match="n="):
+            plots.popularity_bias(model, X, n=n)
 
 
 def test_an_item_that_is_disliked_is_not_popular(X, watched):
@@ -189,6 +250,16 @@ def test_the_spectrum_is_that_of_the_scores(shape):
     np.testing.assert_allclose(drawn, expected, rtol=1e-3, atol=1e-14 * expected[0])
 
 
+def test_a_spectrum_of_factors_of_float32_has_its_small_values_too():
+    P = np.eye(30, 4, dtype=np.float32) * np.float32([1, 1e-2, 1e-4, 1e-7]) + np.float32(3)
+    drawn = plots.spectrum((P, np.eye(20, 4, dtype=np.float32))).lines[0]
+    expected = np.linalg.svd(P.astype(np.float64), compute_uv=False)
+    np.testing.assert_allclose(drawn.get_ydata()[:3], expected[:3], rtol=1e-6)
+    assert drawn.get_xdata().tolist() == [1, 2, 3, 4] and drawn.axes.get_yscale() == "log"
+    with pytest.raises(InputTypeError, match="a model with factors or a pair of them is needed"):
+        plots.spectrum(lambda users: np.ones((len(users), 3)))
+
+
 def test_axes_that_are_given_are_drawn_into(watched):
     from matplotlib.figure import Figure
 
@@ -201,6 +272,9 @@ def test_axes_that_are_given_are_drawn_into(watched):
 def test_what_has_no_history_is_refused(draw):
     with pytest.raises(InputTypeError, match="a fitted model or its history_"):
         draw(3)
+    for history in ([1, 2], {"RG2": "ndcg"}, [{"iteration": 1}, None]):
+        with pytest.raises(InputTypeError, match="a fitted model or its history_"):
+            draw(history)
     with pytest.raises(InputError, match="empty"):
         draw([])
     with pytest.raises(InputError, match="nothing is given"):
@@ -296,6 +370,30 @@ def test_names_are_drawn_as_they_are():
     ax.figure.draw_without_rendering()
     shown = [text.get_text().strip().replace(r"\$", "$") for text in ax.get_legend().get_texts()]
     assert shown == ["_old", r"5$ \frac $", "1 $"]
+
+
+def test_an_axis_is_logarithmic_for_decades_of_seconds_or_of_objectives_alone():
+    history = [{"iteration": k, "seconds": v, "ndcg@10": v} for k, v in enumerate((0.01, 0.1, 0.9))]
+    assert plots.time_to_quality(history).get_xscale() == "log"
+    assert plots.time_to_quality(history).get_yscale() == "linear"
+    history[0]["seconds"] = 0.0  # which has no logarithm
+    assert plots.time_to_quality(history).get_xscale() == "linear"
+
+
+def test_one_iteration_is_a_dot_and_the_best_of_several_has_one():
+    history = curves(1)["model 0"]
+    assert [line.get_marker() for line in plots.learning_curve(history[:1]).lines] == ["o"]
+    whole, dot = plots.learning_curve(history).lines
+    assert whole.get_marker() == "None" and dot.get_xydata().tolist() == [[30, history[-1]["ndcg@10"]]]
+
+
+def test_a_long_name_stays_inside_where_the_layout_is_the_callers():
+    """Beside the axes there is no room, if no layout makes it."""
+    from matplotlib.figure import Figure
+
+    ax = plots.learning_curve({"a long name " * 6: curves(1)["model 0"]}, ax=Figure().subplots())
+    ax.figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().x1 <= ax.get_window_extent().x1
 
 
 def test_objectives_of_other_sizes_share_a_picture():
