@@ -65,6 +65,24 @@ def test_blocks_change_nothing(X, block, monkeypatch):
     np.testing.assert_allclose(parts.weights_, whole.weights_, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(parts.recommend(users, n=8)[0], lists[0])
     np.testing.assert_allclose(parts.predict(users, 3), whole.predict(users, 3), rtol=1e-9)
+    mine = sp.csr_array(np.random.default_rng(0).random((66, 45)) < 0.4)
+    for filters in ({"exclude": mine}, {"candidates": mine}, {"exclude_items": [3, 8], "candidates": [8, 9]}):
+        found, want = (model.recommend(users, n=8, **filters) for model in (parts, whole))
+        np.testing.assert_array_equal(found.ids, want.ids)
+        np.testing.assert_allclose(found.scores, want.scores, rtol=1e-9)
+
+
+def test_tiles_are_mirrored_all_over_the_matrix(X, monkeypatch):
+    whole = EASE(reg=5.0, dtype="float64").fit(X).weights_
+    monkeypatch.setattr(ease, "_TILE", 7)
+    np.testing.assert_array_equal(EASE(reg=5.0, dtype="float64").fit(X).weights_, whole)
+
+
+def test_pairs_of_users_without_interactions_have_the_score_zero(X):
+    last = sp.vstack([X, X[[3]]]).tocsr()  # nothing
+    model = EASE(reg=5.0, dtype="float64").fit(last)
+    found = model.predict([8, 70, 3], [1, 1, 2])
+    np.testing.assert_allclose(found, model.scores([8, 70, 3])[range(3), [1, 1, 2]], rtol=1e-9)
 
 
 def test_filters_are_those_of_every_model(X):
@@ -138,6 +156,7 @@ def test_values_become_weights_as_for_every_model():
 
 def test_auto_is_in_the_scale_of_the_data_and_is_told(X):
     model = EASE(dtype="float64").fit(X)
+    assert model.n_iter_ == 1 and 0 < model.history_[0]["seconds"] < 60
     expected = 4 * (X.toarray() ** 2).sum(axis=1).mean()
     assert model.reg_ == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(model.weights_, closed_form(X.toarray(), expected), atol=1e-10)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from helpers import interactions
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rgals import InputError, ModelFileError, ParameterError, Positions
+from rgals import InputError, ModelFileError, ParameterError, Positions, UnknownIdError
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate
@@ -54,6 +54,16 @@ def test_half_life_is_that_of_the_times(data):
     np.testing.assert_allclose(endless.item_factors_, Popularity().fit(data).item_factors_, rtol=1e-6)
 
 
+def test_items_that_nobody_has_count_zero_and_ages_of_any_size_are_told_apart():
+    assert Popularity().fit(sp.csr_array((np.ones(2), ([0, 2], [1, 1])), (3, 5))).item_factors_.shape == (
+        5,
+        1,
+    )
+    data = read_interactions((["a", "b", "c"], ["old", "new", "older"], None, [150, 450, 100]))
+    ids = Popularity(half_life=1).fit(data).recommend_ids(["x"], n=3, unknown="popular").ids
+    assert ids.tolist() == [["new", "old", "older"]]
+
+
 def test_times_of_a_table_belong_to_its_own_rows():
     """They were taken in the order of the table, which is not that of the matrix."""
     pd = pytest.importorskip("pandas")
@@ -61,6 +71,14 @@ def test_times_of_a_table_belong_to_its_own_rows():
     model = Popularity(half_life=10).fit(table)
     assert model.item_ids_.tolist() == [8, 9]
     np.testing.assert_allclose(model.item_factors_.ravel(), [2.0**-3, 1 + 2.0**-1 + 2.0**-2])
+
+
+@pytest.mark.parametrize("model", [Popularity(), EASE()])
+def test_dislikes_and_numbers_of_threads_that_are_none_are_refused(model, data):
+    with pytest.raises(InputError, match="holds -1.0 at row 0"):
+        model.fit(np.array([[-1.0, 1], [1, 1]]))
+    with pytest.raises(ParameterError, match="n_jobs=0"):
+        type(model)(n_jobs=0).fit(data)
 
 
 def test_what_a_half_life_needs_is_said(data):
@@ -147,6 +165,10 @@ def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
     figures = evaluate(model, data.matrix, test, metrics)
     dense = model.scores(np.arange(150))
     assert dense.shape == (150, 60)
+    np.testing.assert_array_equal(model.scores(149), dense[149:])
+    for row in (-1, 150):
+        with pytest.raises(UnknownIdError, match=rf"users\[0\]={row}"):
+            model.scores([row])
     assert figures == pytest.approx(
         evaluate(lambda users: dense[users], data.matrix, test, metrics), rel=1e-6
     )

@@ -14,7 +14,7 @@ from instruments.harness import POSIX
 
 from rgals import RGALS, Positions, UnknownIdError
 from rgals.cli import main
-from rgals.datasets import IdMap, make_implicit
+from rgals.datasets import IdMap, Interactions, make_implicit
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.scoring import _streaming, recommend_all
 
@@ -168,6 +168,85 @@ def test_columns_of_a_table_without_rows_have_the_type_of_the_ids(matrix, tmp_pa
     assert [str(kind) for kind in kinds] == ["string", "int64", "int32", "float"]
 
 
+def test_new_users_and_filters_are_found_by_their_ids(matrix, tmp_path):
+    users, items = np.array(LABELS["str"][0]), np.array([f"i{k}" for k in range(N)])
+    named = RGALS(K=8, n_iter=3, random_state=0).fit(matrix, user_ids=users, item_ids=items)
+    rng, out = np.random.default_rng(1), tmp_path / "recs.csv"
+    shown = Interactions(sp.csr_array((rng.random((M, N)) < 0.3) * 1.0), users[::-1], items[::-1])
+    filters = {"exclude": ["train", shown], "candidates": items[5:50], "exclude_items": items[[7, 9]]}
+    asked = users[rng.permutation(M)[:70]]
+    asked = asked[~np.isin(asked, users[[5, 77]])]
+    recommend_all(named, out, 6, users=asked, batch_size=16, **filters)
+    ids = named.recommend(asked, 6, **filters).ids
+    row, place = np.nonzero(ids != None)  # noqa: E711
+    assert read(out)[:2] == [asked[row].tolist(), ids[row, place].tolist()]
+    new = Interactions(matrix[40:70][:, ::-1], [f"n{k}" for k in range(30)], items[::-1])
+    seen = Interactions(sp.csr_array((rng.random((30, N)) < 0.3) * 1.0), new.user_ids[::-1], items)
+    for filters in ({"exclude": seen}, {"exclude": ("train", seen)}, {"candidates": seen}):
+        recommend_all(named, out, 6, X_new=new, batch_size=16, **filters)
+        given = {"exclude": ("given", seen)} if "train" in filters.get("exclude", ()) else filters
+        ids = named.recommend_new(new, 6, **given).ids
+        row, place = np.nonzero(ids != None)  # noqa: E711
+        assert read(out)[:2] == [np.array(new.user_ids)[row].tolist(), ids[row, place].tolist()]
+
+
+def test_users_who_get_nothing_are_counted_in_one_warning(model, tmp_path):
+    """Not by the batch, as `recommend` would: a run over millions ends with one line."""
+    with pytest.warns(UserWarning) as said:
+        recommend_all(model, tmp_path / "recs.csv", batch_size=3)
+    assert [str(w.message).partition(":")[0] for w in said] == ["2 of 150 users have no recommendations"]
+    assert said[0].filename == __file__
+
+
+def test_dislikes_are_pairs_to_exclude_and_no_candidates(model, tmp_path):
+    pairs = np.zeros((M, N))
+    pairs[:, :50] = -1
+    with pytest.warns(UserWarning, match="no recommendations"):
+        recommend_all(model, tmp_path / "recs.csv", exclude=("train", sp.csr_array(pairs)))
+    assert set(read(tmp_path / "recs.csv")[1]) == set(map(str, range(50, N)))
+    with pytest.raises(InputError, match="candidates holds -1"):
+        recommend_all(model, tmp_path / "none.csv", candidates=sp.csr_array(pairs))
+
+
+def test_a_format_that_is_given_counts_and_a_link_stays_one(model, tmp_path):
+    (tmp_path / "real").mkdir()
+    out, real = tmp_path / "recs.csv", tmp_path / "real" / "lists"
+    out.symlink_to(real)
+    recommend_all(model, tmp_path / "recs.TSV", 3, cold="popular")
+    recommend_all(model, out, 3, cold="popular", format="tsv")
+    assert out.is_symlink() and real.read_bytes() == (tmp_path / "recs.TSV").read_bytes()
+    assert real.read_text().startswith("user\titem\trank\tscore\n")
+    assert os.listdir(tmp_path / "real") == ["lists"]
+
+
+def test_scores_of_float64_stay_so_and_users_may_be_asked_for_twice(matrix, tmp_path):
+    double = RGALS(K=8, n_iter=3, dtype="float64", random_state=0).fit(matrix)
+    scores = double.recommend(Positions([3, 1, 3]), 4).scores
+    recommend_all(double, tmp_path / "recs.pq", 4, users=[3, 1, 3])
+    assert pq.read_table(tmp_path / "recs.pq")["score"].to_pylist() == scores.ravel().tolist()
+    recommend_all(double, tmp_path / "recs.npz", 4, users=[3, 1])
+    with np.load(tmp_path / "recs.npz") as z:
+        assert z["score"].dtype == np.float64 and z["score"].tolist() == scores[:2].tolist()
+
+
+def test_progress_counts_the_users_and_those_of_an_interrupted_run(model, tmp_path, monkeypatch, capsys):
+    options = {"batch_size": 16, "cold": "popular"}
+    interrupted(monkeypatch, model, tmp_path / "recs.csv", **options)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        recommend_all(model, tmp_path / "recs.csv", verbose=1, **options)
+        assert f"{M}/{M}" in capsys.readouterr().err
+
+
+def test_a_table_has_every_row_where_row_groups_are_small(model, tmp_path, monkeypatch):
+    recommend_all(model, tmp_path / "one.parquet", cold="popular", batch_size=16)
+    monkeypatch.setattr(_streaming._tables, "_ROW_GROUP", 400)  # batches have 160 rows
+    recommend_all(model, tmp_path / "many.parquet", cold="popular", batch_size=16)
+    assert pq.read_table(tmp_path / "many.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
+    assert pq.ParquetFile(tmp_path / "one.parquet").num_row_groups == 1
+    assert pq.ParquetFile(tmp_path / "many.parquet").num_row_groups > 3
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(model, tmp_path, monkeypatch, kind):
     whole, out = tmp_path / f"whole.{kind}", tmp_path / f"recs.{kind}"
@@ -217,6 +296,10 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
         first = out.read_bytes()
         recommend_all(who, out, **how)
         assert out.read_bytes() == first
+    (tmp_path / "recs.csv.partial").write_bytes(left)
+    with monkeypatch.context() as patch:
+        patch.setattr(_streaming, "__version__", "0.0")  # of another version
+        assert recommend_all(model, out, **options).resumed == 0
     (tmp_path / "recs.csv.partial").write_bytes(left)
     assert recommend_all(model, out, **options).resumed == M
 
