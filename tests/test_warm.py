@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from instruments.harness import python
@@ -112,10 +114,56 @@ def test_a_process_that_fails_is_quoted(package, monkeypatch):
         warm.warmup(jobs=[("tried.jobs:talk",), ("tried.jobs:fail",)], n_jobs=1)
 
 
+@pytest.mark.parametrize(("n_jobs", "n_processes"), [(1, 1), (3, 3), (40, 4)])
+def test_processes_begin_with_different_jobs_and_their_seconds_add_up(
+    n_jobs, n_processes, monkeypatch, capsys
+):
+    started = []
+
+    def process(jobs, locks):
+        started.append(jobs)
+        for _ in jobs:
+            yield {"f": 0.5, "g": 0.25}
+            yield {}
+
+    monkeypatch.setattr(warm, "_process", process)
+    monkeypatch.setattr(warm, "n_threads", lambda n_jobs: n_jobs)
+    jobs = [("a",), ("b",), ("c",), ("d",)]
+    found = warm.warmup(n_jobs=n_jobs, verbose=1, jobs=jobs)
+    assert len({jobs[0] for jobs in started}) == len(started) == n_processes
+    assert all(sorted(each) == jobs for each in started)
+    assert found.compiled == {"f": 2.0 * n_processes, "g": 1.0 * n_processes}
+    assert f"{4 * n_processes}/{4 * n_processes}" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the process is a script of a shell")
+@pytest.mark.parametrize("code", [0, 3])
+def test_lines_of_a_process_are_reports_or_what_it_said_last(code, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    report = f"{warm._REPORT}" + '{\\"f\\": 1.5}'
+    lines = ["#!/bin/sh", "echo something", f'echo "{report}"', "echo threads: $NUMBA_NUM_THREADS", "echo"]
+    program.write_text("\n".join([*lines, f"exit {code}"]))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    reports = warm._process([("a",)], str(tmp_path))
+    assert next(reports) == {"f": 1.5}
+    if code:
+        with pytest.raises(RgalsError, match="ended with 3: threads: 2$"):
+            next(reports)
+    assert list(reports) == []
+
+
 def test_the_command_says_what_and_whereto(monkeypatch, capsys):
     def done(*, n_jobs=None, verbose=0):
         return warm.Warmup("/a/folder", {"one": 1.25})
 
+    def refused(*, n_jobs=None, verbose=0):
+        raise RgalsError(f"n_jobs={n_jobs}, verbose={verbose}")
+
+    refused.__name__ = "warmup"  # by which the command finds its options
+    monkeypatch.setattr(about, "warmup", refused)
+    assert main(["warmup", "--jobs", "3"]) == 1
+    assert "n_jobs=3, verbose=0" in capsys.readouterr().err
     monkeypatch.setattr(about, "warmup", done)
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
