@@ -378,6 +378,35 @@ def test_grid_search_clone_and_pipeline_run_on_csr(split):
     assert two.shape == (400, 2)
 
 
+def test_what_a_fitted_model_says_of_its_fit_is_not_changed_from_outside(X):
+    model = RGALS(4, n_iter=2, random_state=0).fit(X)
+    before, alpha = model.params_["values"], model.loss_.alpha
+    model.loss_.set_params(alpha=99.0)
+    model.set_params(K=7, values="binary", n_iter=9, init="spectral")
+    assert model.loss_.alpha == alpha and model.params_["values"] == before == "raw"
+    assert model.params_["n_iter"] == 2 and len(model.get_feature_names_out()) == 4
+    assert model.item_scale_.tolist() == [1.0] * X.shape[1]
+
+
+def test_the_tags_say_what_goes_in_and_comes_out():
+    for model, positive, dtype in (
+        (RGALS(), True, "float32"),
+        (RGALS(loss=IALS(dislikes=True), dtype="float64"), False, "float64"),
+    ):
+        tags = model.__sklearn_tags__()
+        assert tags.input_tags.positive_only is positive
+        assert tags.transformer_tags.preserves_dtype == [dtype]
+
+
+def test_factors_of_a_fit_that_held_some_out_are_those_of_users_with_their_features(rng):
+    X = sp.csr_array((rng.random((60, 30)) < 0.3) * 1.0)
+    told = {"user_features": np.eye(3)[np.arange(60) % 3]}
+    model = RGALS(4, n_iter=2, early_stopping=True, random_state=0)
+    factors = model.fit_transform(X, **told)
+    np.testing.assert_array_equal(factors, model.transform(X, **told))
+    assert not np.allclose(factors, model.transform(X))
+
+
 def test_what_a_pipeline_does_to_factors_leaves_the_model_as_it_is(X):
     """It was given those of the model itself: a step that works in place changed its recommendations."""
     model = RGALS(4, n_iter=1, random_state=0)
@@ -666,6 +695,9 @@ def test_a_frame_of_users_has_their_ids_and_not_the_index_of_events():
     assert found.index.tolist() == ["ann", "zoe"]
     np.testing.assert_array_equal(found, plain)
     np.testing.assert_array_equal(model.transform(events[:1]).loc["zoe"], found.loc["zoe"])
+    with sklearn.config_context(transform_output="pandas"):
+        fresh = RGALS(K=2, random_state=0).fit(pd.concat([events, events.assign(item="milk")]))
+        assert fresh.transform(events).index.tolist() == ["ann", "zoe"]
     whole = model.fit_transform(pd.concat([events, events.assign(item="milk")]))
     assert whole.index.tolist() == ["ann", "zoe"] and np.any(whole)
 
