@@ -19,7 +19,7 @@ from rgals.cli._options import Argument, Heading, arg, param, parameters
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.columns import IDS, role_of
 from rgals.datasets.given import Given, given
-from rgals.datasets.ids import text_to_labels
+from rgals.datasets.ids import as_labels, text_to_labels
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION, refuse
 from rgals.datasets.layout import numbered
 from rgals.estimator import RGALS
@@ -154,15 +154,17 @@ def read_table(path: str, label: str, args: argparse.Namespace) -> Any:
     pandas = optional("pandas", "features need pandas: pip install pandas")
     try:
         table = (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
-        if label not in map(role_of, table):
+        own = [column for column in table if role_of(column) == label]
+        if not own:
             listed = ", ".join(map(repr, table))
             raise InputError(f"{path}: no column is called {label}; the columns (after commas) are {listed}")
         if path.endswith(".parquet"):
-            return table
+            texts = {name: as_labels(table[name]).astype(str) for name in own if are_texts(args, label)}
+            return table.assign(**texts)
         # Read ids as in files of interactions: pandas would read 007 as 7, and NA as missing.
         texts = pandas.read_csv(path, dtype=str, keep_default_na=False)
-        for column in texts:
-            if role_of(column) == label and texts[column].is_unique:
+        for column in own:
+            if texts[column].is_unique:
                 refuse(texts[column].str.strip() == "", f"{path}: row {{}}".format, f"the {label} is missing")
                 codes, labels = text_to_labels(np.arange(len(table)), texts[column].tolist())
                 table[column] = (labels.astype(str) if are_texts(args, label) else labels)[codes]
@@ -198,13 +200,13 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
     """Refuse outputs that could not be written after long work, or would replace another file."""
     taken = set(map(os.path.realpath, filter(None, inputs)))
-    for path in filter(None, outputs):
+    for path in (path for path in outputs if path is not None):
         place = os.path.realpath(path)
         if place in taken:
             raise InputError(f"{path} would replace another file of this command; give another name")
-        if os.path.exists(path) and not os.path.isfile(path):
-            what = "a folder" if os.path.isdir(path) else "no regular file"
-            raise InputError(f"{path} is {what}; give the name of a file")
+        if os.path.exists(place) and not os.path.isfile(place):
+            what = "a folder" if os.path.isdir(place) else "no regular file"
+            raise InputError(f"{path or place} is {what}; give the name of a file")
         taken.add(place)
         folder = os.path.dirname(place)
         if not os.path.isdir(folder):

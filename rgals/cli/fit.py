@@ -192,8 +192,8 @@ def run_tune(args: argparse.Namespace) -> None:
 
 def _features(args: argparse.Namespace) -> dict[str, Any]:
     """Read the tables of features that were named."""
-    tables = {"user": args.user_features, "item": args.item_features}
-    return {f"{of}_features": shared.read_table(path, of, args) for of, path in tables.items() if path}
+    tables = ("user", args.user_features), ("item", args.item_features)
+    return {f"{of}_features": shared.read_table(p, of, args) for of, p in tables if p is not None}
 
 
 def _values(text: str) -> Any:

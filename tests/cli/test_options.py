@@ -190,6 +190,38 @@ def test_tables_of_features_of_either_side_are_read(data, ending, tmp_path, call
         assert (found.fingerprint() == expected.fingerprint()) == (some is how)
 
 
+def test_text_ids_are_those_of_a_parquet_table_of_features_too(tmp_path, call):
+    """The error of integers beside texts advised the option that was given."""
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame({"item": [11, 10], "size": [1.0, 2.0]}).to_parquet(
+        tmp_path / "kinds.parquet", index=False
+    )
+    (tmp_path / "log.csv").write_text("user,item\na,007\na,11\nb,10\nb,11\n", encoding="utf-8")
+    line = "fit out/log.csv -o out/m.npz -q --item-features out/kinds.parquet"
+    assert "(--text-ids)" in call(line, *FAST, code=1).err
+    call(f"{line} --text-ids item", *FAST)
+    model = RGALS.load(tmp_path / "m.npz")
+    assert model.item_ids_.tolist() == ["007", "10", "11"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "is a folder; give the name of a file"),
+        (["-o", "m.npz", "--user-features", ""], "No such file"),
+        (["-o", "m.npz", "--item-features", ""], "No such file"),
+        (["-o", "m.npz", "--hold-out", "0.2", "--held-out", ""], "held_out=''"),
+    ],
+)
+def test_a_name_that_is_empty_is_no_name_left_out(options, said, tmp_path, call, monkeypatch):
+    """A variable of the shell that is not set: features were left out, and a fit ended at its last step."""
+    monkeypatch.chdir(tmp_path)
+    found = call("fit in/data.npz", *(options or ["-o", ""]), *FAST, code=1).err
+    assert said in found and ("interactions to fit" in found) == (said == "No such file")
+    assert not os.listdir(tmp_path)
+
+
 def test_what_does_not_go_with_features_is_refused_before_the_data_are_read(call):
     said = call("fit absent.npz -o out/m.npz --user-features u.csv --user-mean true", code=1).err
     assert said.startswith("rgals: error: user_mean=True")
