@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from instruments.harness import POSIX
 
-from rgals import RGALS, Positions, UnknownIdError
+from rgals import RGALS, MissingDependencyError, Positions, UnknownIdError
 from rgals.cli import main
 from rgals.datasets import IdMap, Interactions, make_implicit
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
@@ -317,6 +317,27 @@ def test_what_a_run_of_other_times_left_behind_is_not_used(tmp_path, monkeypatch
     assert out.read_bytes() == whole.read_bytes()
 
 
+def test_what_a_run_of_other_new_users_left_behind_is_not_used(model, matrix, tmp_path, monkeypatch):
+    out = tmp_path / "recs.csv"
+    interrupted(monkeypatch, model, out, X_new=matrix[6:46], batch_size=16)
+    assert recommend_all(model, out, X_new=matrix[80:120], batch_size=16).resumed == 0
+    assert read(out)[1] == list(map(str, model.recommend_new(matrix[80:120]).ids.ravel()))
+
+
+def test_every_batch_is_on_the_disk_before_the_next_one_is_computed(model, tmp_path, monkeypatch):
+    """A kill costs the batch that is being computed, and no other."""
+    original, sizes = _streaming.Task.score, []
+
+    def measured(self, start, stop):
+        if (tmp_path / "recs.csv.partial").exists():
+            sizes.append(os.path.getsize(tmp_path / "recs.csv.partial"))
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_streaming.Task, "score", measured)
+    recommend_all(model, tmp_path / "recs.csv", batch_size=50, cold="popular")
+    assert np.diff(sizes).tolist() == [50 * 10 * 8 + 8] * 2
+
+
 @pytest.mark.few(0)
 @POSIX
 def test_killed_by_the_system_at_any_moment(zygote, tmp_path):
@@ -507,6 +528,33 @@ def test_ids_that_a_format_cannot_hold_apart_are_refused(matrix, tmp_path):
         recommend_all(named, tmp_path / "recs.npz", cold="popular")
     with zipfile.ZipFile(tmp_path / "recs.npz") as archive:
         assert archive.testzip() is None
+
+
+def test_ends_of_lines_in_ids_are_for_formats_that_keep_them(matrix, tmp_path):
+    odd = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, item_ids=[f"{k}\r" for k in range(N)])
+    for kind in ("csv", "tsv"):
+        with pytest.raises(InputError, match=f"item '0.r' holds the end of a line of {kind}"):
+            recommend_all(odd, tmp_path / f"recs.{kind}", users=[0])
+    recommend_all(odd, tmp_path / "recs.jsonl", users=[0])
+    recommend_all(odd, tmp_path / "recs.parquet", users=[0])
+    assert all(item.endswith("\r") for item in read(tmp_path / "recs.parquet")[1])
+
+
+def test_integers_beyond_63_bits_are_integers_in_parquet(matrix, tmp_path):
+    big = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, item_ids=np.arange(N, dtype=np.uint64) + 2**63)
+    recommend_all(big, tmp_path / "recs.parquet", users=[0])
+    assert min(read(tmp_path / "recs.parquet")[1]) >= 2**63
+
+
+def test_parquet_without_pyarrow_is_refused_before_any_work(model, tmp_path, monkeypatch):
+    def missing(name, needed):
+        raise MissingDependencyError(needed)
+
+    monkeypatch.setattr(_streaming._tables, "optional", missing)
+    monkeypatch.setattr(_streaming, "Scratch", lambda *_: pytest.fail("begun"))
+    with pytest.raises(MissingDependencyError, match=r"pip install .rgals\[parquet\]"):
+        recommend_all(model, tmp_path / "recs.parquet")
+    assert not os.listdir(tmp_path)
 
 
 def test_the_command_line_writes_the_same_files(model, tmp_path, capsys):
