@@ -317,15 +317,13 @@ def test_evaluate_judges_by_the_marked_test_part(data, marked, tmp_path, call):
     train = Interactions(marked.train, data.user_ids, data.item_ids)
     model = RGALS(**MODEL).fit(train)
     model.save(tmp_path / "m.npz")
-    found = json.loads(call("evaluate out/m.npz in/marked.npz --json --metrics recall@7").out)
-    expected = evaluate(model, marked.train, marked.test, metrics="recall@7")["recall@7"]
-    assert found["recall@7"] == pytest.approx(expected, abs=1e-12)
-    assert found["interactions"] == marked.test.nnz and set(found) == {
-        "users",
-        "cold",
-        "interactions",
-        "recall@7",
-    }
+    line = "evaluate out/m.npz in/marked.npz --metrics recall@7"
+    found = json.loads(call(f"{line} --json").out)
+    expected = evaluate(model, marked.train, marked.test, metrics="recall@7")
+    counts = {"users": expected.n_users, "cold": 0, "interactions": marked.test.nnz}
+    assert found == {**counts, "recall@7": pytest.approx(expected["recall@7"], abs=1e-12)}
+    said = f"{marked.test.nnz:,} held-out interactions of {expected.n_users:,} users, 0 of whom"
+    assert call(line).err.startswith(said) and call(f"{line} -q").err == ""
 
 
 def test_the_ids_of_a_model_without_ids_are_its_rows_and_columns(data, tmp_path, call):
@@ -383,6 +381,12 @@ def test_lists_in_a_file_heed_every_filter(data, folder, tmp_path, call):
         shown = call(f"recommend in/model.npz -n 6 {options}").out
         for text in ((tmp_path / "x.csv").read_text(encoding="utf-8"), shown):
             assert [row["item"] for row in rows(text)] == items[ids[ids >= 0]].tolist()
+
+
+def test_items_that_csv_cannot_hold_are_refused_before_a_line_is_printed(data, tmp_path, call):
+    RGALS(**MODEL).fit(data.matrix, item_ids=[f"{k}\r" for k in range(40)]).save(tmp_path / "m.npz")
+    found = call("recommend out/m.npz", code=1)
+    assert found.out == "" and "item '0\\r' holds the end of a line of csv" in found.err
 
 
 def test_lists_of_new_users_in_a_file_have_their_names(folder, data, tmp_path, call):
