@@ -413,6 +413,14 @@ def test_an_interrupted_run_is_resumed_unless_it_shall_begin_anew(tmp_path, call
         assert said in found and ("resumed" in found) == bool(said)
 
 
+def test_options_of_recommend_arrive_at_recommend_all(tmp_path, call, monkeypatch):
+    found = caught(monkeypatch, saved, "recommend_all")
+    with pytest.raises(Seen):
+        call("recommend in/model.npz -n 3 -o out/x.csv --batch-size 7 --anew --popular")
+    assert found["args"][1:] == (f"{tmp_path}/x.csv", 3)
+    assert (found["batch_size"], found["resume"], found["cold"], found["verbose"]) == (7, False, "popular", 0)
+
+
 @pytest.mark.parametrize(
     "options", ["--user a --users-from f", "--user a --new-users f", "--users-from f --new-users g"]
 )
