@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from argparse import Namespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from rgals import RGALS, Checkpoint, Positions, __version__
 from rgals.baselines import Popularity
-from rgals.cli import _shared, compare, fit, main, saved
+from rgals.cli import _shared, compare, demo, fit, main, saved
 from rgals.compare import Effort
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate
@@ -262,6 +264,17 @@ def test_no_file_that_an_option_names_is_written_over(line, tmp_path, call):
     assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {"mine"}
 
 
+def test_options_of_convert_arrive_at_convert(monkeypatch, call):
+    found = caught(monkeypatch, fit, "convert")
+    line = "convert in/a in/b -o out/store --memory 2GB --min-value 3 --delimiter ; --encoding latin-1"
+    with pytest.raises(Seen):
+        call(f"{line} --duplicates max --binarize --no-header --user-column who --item-column 2")
+    assert [os.path.basename(path) for path in (*found["args"][0], found["args"][1])] == ["a", "b", "store"]
+    assert found["columns"] == {"user": "who", "item": 2} and found["progress"] is False
+    names = ("memory", "min_value", "delimiter", "encoding", "duplicates", "binarize", "header")
+    assert [found[name] for name in names] == ["2GB", 3.0, ";", "latin-1", "max", True, False]
+
+
 def test_options_of_tune_arrive_at_tune(marked, data, monkeypatch, call):
     found = caught(monkeypatch, fit, "tune")
 
@@ -436,19 +449,21 @@ def test_users_are_chosen_in_one_way_only(options, call, capsys):
 def test_demo_judges_by_the_marked_parts_and_shows_one_user(data, marked, call):
     user, n = "user-0007", 12
     row = data.users.index([user])[0]
-    line = f"demo --data in/marked.npz --loss ials --loss wrmf -n {n} -q --K 2 --n-iter 1 --seed 3"
+    line = f"demo --data in/marked.npz --loss rgx --loss ials -n {n} -q --K 2 --n-iter 1 --seed 0"
     found = call(f"{line} --user {user}").out
+    assert "dislike_weight" not in found  # which has no effect without dislikes
     counts = f"Fitted to {marked.train.nnz:,}, measured on {marked.test.nnz:,} held out (as the data mark it)"
     assert counts in found
     table = {line.split()[0]: line.split() for line in found.partition("\nUser ")[0].splitlines() if line}
     models = {"popularity": Popularity().fit(marked.train > 0)}
-    for name in ("IALS", "WRMF"):
-        models[name] = RGALS(2, name.lower(), n_iter=1, random_state=3).fit(_shared.marked_parts(marked)[0])
+    for name in ("RGX", "IALS"):
+        models[name] = RGALS(2, name.lower(), n_iter=1, random_state=0).fit(_shared.marked_parts(marked)[0])
     figures = {}
     for name, model in models.items():
         figures[name] = evaluate(model, marked.train, marked.test)["ndcg@10"]
         assert f"{figures[name]:.4f}" in table[name]
-    best = max(("IALS", "WRMF"), key=figures.get)
+    best = "IALS"
+    assert figures[best] > figures["RGX"]
     past = data.item_ids[marked.train[[row]].indices[:12]]
     assert f"User {user} had: {', '.join(past)}\n{best} recommends" in found
     ids, hidden = models[best].recommend(Positions([row]), n)[0][0], set(marked.test[[row]].indices)
@@ -457,3 +472,24 @@ def test_demo_judges_by_the_marked_parts_and_shows_one_user(data, marked, call):
     assert [line[3:] == ["held", "out"] for line in shown] == [k in hidden for k in ids]
     assert f"({len(hidden & set(ids))} of {len(hidden)} held-out items found)" in found
     assert hidden & set(ids)
+
+
+@pytest.mark.parametrize("marks", [None, 2])
+def test_demo_holds_out_a_fifth_where_no_test_part_is_marked(marks, data, tmp_path, call):
+    split = None if marks is None else np.full(data.nnz, 0, np.int8)
+    if split is not None:
+        split[::5] = marks
+    data.replace(split=split).save(tmp_path / "x.npz")
+    found = call("demo --data out/x.npz --loss ials -q --K 2 --n-iter 1 --seed 0").out
+    held = re.search(r"measured on (\d+) held out \(a random fifth of every user's\)", found)
+    assert 0.15 < int(held[1]) / data.nnz < 0.25
+
+
+def test_demo_shows_a_user_of_median_length_who_has_something_held_out():
+    matrix = sp.csr_array(np.triu(np.ones((9, 9))))  # user 0 has nine items, user 8 one
+    split = np.zeros(matrix.nnz, np.int8)
+    for user in (0, 5, 7):
+        split[matrix.indptr[user]] = 1
+    data = Interactions(matrix, np.arange(9), np.arange(9), split=split)
+    assert demo._typical_user(data) == 5  # 8, 3 and 1 items are left to those three
+    assert demo._typical_user(data.replace(split=np.zeros(matrix.nnz, np.int8))) == 0
