@@ -514,6 +514,14 @@ def test_bad_calls_are_named_before_anything_is_written(model, tmp_path, change,
     assert os.listdir(tmp_path) == []
 
 
+def test_a_folder_of_that_name_is_refused_before_any_work(model, tmp_path):
+    """It was found after the last list, and the scratch file stayed."""
+    (tmp_path / "recs.csv").mkdir()
+    with pytest.raises(InputError, match=r"recs\.csv exists and is not a file; give the name of a file"):
+        recommend_all(model, tmp_path / "recs.csv")
+    assert os.listdir(tmp_path) == ["recs.csv"]
+
+
 def test_ids_that_a_format_cannot_hold_apart_are_refused(matrix, tmp_path):
     ids = [7, "7", *range(100, 98 + M)]
     model = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, user_ids=np.array(ids, object))
