@@ -140,6 +140,7 @@ def test_ids_stay_texts_on_the_side_that_is_named(which, kinds, tmp_path, call):
 
 def test_the_marked_validation_part_stops_early_and_is_never_fitted(marked, tmp_path, call):
     train, validation = _shared.marked_parts(marked)
+    assert [part.nnz for part in (train, validation)] == [np.sum(marked.split == k) for k in (0, 2)]
     call("fit in/marked.npz -o out/m.npz -q", *FAST)
     plain = RGALS.load(tmp_path / "m.npz")
     assert plain.seen_.nnz == train.nnz and "ndcg@10" not in plain.history_[0]
