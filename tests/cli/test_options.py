@@ -350,6 +350,15 @@ def test_the_ids_of_a_model_without_ids_are_its_rows_and_columns(data, tmp_path,
     expected = evaluate(model, shown, hidden)["ndcg@10"]
     assert json.loads(said.out)["ndcg@10"] == pytest.approx(expected, abs=1e-12)
     assert "1 of " in said.err and "the model does not know" in said.err
+    marks = np.zeros(data.nnz, np.int8)  # with times, of which the marked part has its own
+    marks[::3] = 1
+    ids = np.arange(60), np.arange(40)
+    timed = Interactions(data.matrix, *ids, timestamp=np.arange(data.nnz), split=marks)
+    timed.save(tmp_path / "timed.npz")
+    RGALS(**MODEL).fit(timed.train).save(tmp_path / "m.npz")
+    expected = evaluate(RGALS.load(tmp_path / "m.npz"), timed.train, timed.test)["ndcg@10"]
+    found = json.loads(call("evaluate out/m.npz out/timed.npz --json").out)
+    assert (found["ndcg@10"], found["interactions"]) == (pytest.approx(expected, abs=1e-12), timed.test.nnz)
 
 
 def test_the_seed_draws_what_is_hidden_of_the_folded_in(data, folder, call):
