@@ -8,12 +8,13 @@ import numpy as np
 
 from rgals.datasets import read_interactions
 from rgals.datasets.given import given, wanted_columns
+from rgals.datasets.ids import as_labels
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
 from rgals.metrics._served import sample_users
 from rgals.model_selection.protocol import Protocol, named_protocol
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class Split:
             if part.nnz == 0:
                 raise InputError(f"the {name} part has no interactions; the data are too small to be split")
             object.__setattr__(self, name, part)
+        if self.user_ids is not None:
+            object.__setattr__(self, "user_ids", as_labels(self.user_ids))
+            if len(self.user_ids) != n_rows:
+                raise ShapeError(
+                    f"user_ids has {len(self.user_ids)} ids; give one for each of {n_rows} users"
+                )
 
     @property
     def known(self) -> CSR:

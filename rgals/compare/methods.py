@@ -234,10 +234,13 @@ def _method(given: Any, name: str | None) -> Method:
         own, plain = given.get_params(), type(given)().get_params()
         free = [one for one in names if not one.endswith("_exponent") and own.get(one) == plain.get(one)]
         ladders = {one: _rungs(1e-5, 7e3) for one in free}
-        given = _als(given.name, given.name, given, ladders)
+        given = replace(_als(given.name, given.name, given, ladders), settings=outside.digest(given))
     elif not isinstance(given, Method):
         given = _estimator_method(given)
-    return given if name in (None, given.name) else replace(given, name=str(name), label=str(name))
+    if name in (None, given.name):
+        return given
+    # A folder must tell two methods by name apart, though the caller's name is the same.
+    return replace(given, name=str(name), label=str(name), settings=given.settings or given.name)
 
 
 def get_methods(given: Any) -> list[Method]:

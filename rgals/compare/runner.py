@@ -240,7 +240,7 @@ class Runner:
 
     def _rates(self) -> list[tuple[Method, float]]:
         """RG2, if its alpha and reg are tuned, with every learning rate that gradient descent is run with."""
-        tuned = [m for m in self.methods if m.name == "rg2" and {"alpha", "reg"} <= m.ladders.keys()]
+        tuned = [m for m in self.methods if m.key() == "rg2" and {"alpha", "reg"} <= m.ladders.keys()]
         return list(product(tuned, OBJECTIVE_RATES)) if self.effort.objective_iterations else []
 
     def _once(self, key: str, method: Method, measure: Callable[[], dict]) -> dict[str, Any]:

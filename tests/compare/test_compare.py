@@ -433,9 +433,10 @@ def test_an_objective_that_cannot_be_followed_is_reported_and_does_not_stop_the_
 
 
 def test_only_the_tuned_rg2_is_followed_by_gradient(data):
-    """Another method may have its name, and no alpha."""
-    result = compare(data, {"rg2": RGALS(4, n_iter=2)}, **{**OPTIONS, "seeds": 1})
-    assert list(result.objectives) == ["rg2"]
+    """Another method may have its name, and no alpha, or another objective."""
+    for other in (RGALS(4, n_iter=2), RG2(item_exponent=-0.4)):
+        result = compare(data, {"rg2": other}, **{**with_effort(max_trials=0), "seeds": 1})
+        assert list(result.objectives) == ["rg2"]
 
 
 def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):

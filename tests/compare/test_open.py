@@ -254,6 +254,15 @@ def test_a_split_of_ones_own_is_of_any_matrices(split):
         Split(parts[0], 0 * parts[1], parts[2])
 
 
+def test_ids_of_a_split_of_ones_own_are_checked_before_the_first_fit(split):
+    """A list ended in a `TypeError`, and too few in an `IndexError`, after all fits."""
+    parts, names = (split.train, split.validation, split.test), [f"u{k}" for k in range(120)]
+    result = compare(Split(*parts, names), "popularity", **ONE)
+    assert result.user_ids.tolist() == [names[k] for k in np.flatnonzero(split.test.row_counts)]
+    with pytest.raises(ShapeError, match="user_ids has 5 ids; give one for each of 120 users"):
+        Split(*parts, names[:5])
+
+
 def test_numbers_of_numpys_types_are_numbers(split):
     ladders = {"k": np.arange(2, 8, 2)}
     own = Method("own", "own", "other", lambda params, **_: Neighbours(int(params["k"])), ladders)
@@ -912,6 +921,16 @@ def test_a_folder_takes_nothing_from_an_estimator_with_other_parameters(
     one = compare(split, {"m": lambda X: X @ cosine(X, 3)}, out=tmp_path, **ONE).rows[0]
     two = compare(split, {"m": lambda X: X @ cosine(X, 30)}, out=tmp_path, **ONE).rows[0]
     assert len({row.test["ndcg@10"] for row in (first, other, one, two)}) == 4
+
+
+def test_a_folder_takes_nothing_from_another_loss_or_method_of_the_same_name(split, tmp_path, undrawn):
+    """Figures of `RG2(alpha=0.5)` were those of `RG2(alpha=0.001)`, and those of BPR were those of BCE."""
+    how = {**ONE, "effort": Effort(max_trials=0, objective_iterations=0, time_limit=0.01), "K": 4}
+    for pair in ((RG2(alpha=0.5), RG2(alpha=0.001)), ({"m": "bpr"}, {"m": "bce"})):
+        found = [compare(split, one, out=tmp_path, **how).rows[0] for one in (*pair, pair[0])]
+        assert found[0] == found[2] and found[0].curves != found[1].curves
+        fresh = compare(split, pair[1], **how).rows[0]
+        assert [value for _, value in fresh.curves[0]] == [value for _, value in found[1].curves[0]]
 
 
 def test_a_folder_with_other_metrics_is_refused(split, tmp_path, undrawn):
