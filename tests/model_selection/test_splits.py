@@ -286,6 +286,7 @@ def test_times_of_the_matrix_of_a_fit_go_with_their_entries(X):
 def test_user_split_holds_every_user_out_once(X):
     seen = []
     for fold in UserSplit(n_splits=4, random_state=0).split(X):
+        assert (np.diff(fold.train_users) > 0).all() and (np.diff(fold.test_users) > 0).all()
         assert np.array_equal(np.sort(np.append(fold.train_users, fold.test_users)), np.arange(60))
         np.testing.assert_array_equal(fold.train.toarray(), X.toarray()[fold.train_users])
         assert_partition((fold.fold_in, fold.held_out), X[fold.test_users])
@@ -350,6 +351,36 @@ def test_interaction_split_holds_everything_out_once(X):
         assert ((held == n // 5) | (held == -(-n // 5)) | (n == 1)).all()
         total += test.toarray() > 0
     np.testing.assert_array_equal(total, (X.toarray() > 0) & (n != 1)[:, None])
+
+
+def test_folds_over_interactions_are_even_and_random():
+    X = np.ones((1000, 6))
+    tests = [test for _, test in InteractionSplit(5, random_state=0).split(X)]
+    assert max(abs(test.nnz - 1200) for test in tests) < 120, "the sixth of a user is in any fold"
+    pairs = [tuple(row) for _, test in InteractionSplit(3, random_state=0).split(X) for row in test.toarray()]
+    assert len(set(pairs)) == 15, "any two of six"
+
+
+def test_folds_of_frames_and_of_ids_keep_the_ids(X):
+    pandas = pytest.importorskip("pandas")
+    pairs = sp.coo_array(X)
+    frame = pandas.DataFrame({"who": pairs.coords[0] + 100, "what": pairs.coords[1] + 500, "n": pairs.data})
+    columns = {"user": "who", "item": "what", "value": "n"}
+    whole = {tuple(row) for row in frame.to_numpy().tolist()}
+
+    def rows(*parts):
+        table = [part.to_frame().to_numpy().tolist() for part in parts]
+        assert sum(map(len, table)) == len(whole)
+        return {tuple(row) for part in table for row in part}
+
+    for fold in UserSplit(2, random_state=0, columns=columns).split(frame):
+        assert rows(fold.train, fold.fold_in, fold.held_out) == whole
+    for train, test in InteractionSplit(2, random_state=0, columns=columns).split(frame):
+        assert rows(train, test) == whole
+    core = k_core(frame, 0, columns=columns)
+    assert rows(core.matrix) == whole
+    few = k_core(read_interactions((["a", "a", "b", "b", "c"], ["x", "y", "x", "y", "y"])), 2).matrix
+    assert few.user_ids.tolist() == ["a", "b"] and few.item_ids.tolist() == ["x", "y"] and few.nnz == 4
 
 
 # -------------------------------------------------------------------------- k-core
@@ -438,6 +469,17 @@ def test_the_stars_protocol_thresholds_and_then_peels(made):
     assert np.diff(parts.test.indptr).tolist() == [documented_sizes(k, (0.8, 0.1, 0.1))[2] for k in n]
 
 
+def test_a_core_of_two_numbers_has_one_for_users_and_one_for_items(made):
+    kept = made.matrix.toarray() > 0
+    sizes = set()
+    for core in ((24, 10), (10, 24)):
+        parts = Protocol(core=core).apply(made)
+        users, items = naive_core(kept, *core)
+        assert parts.users.tolist() == users.tolist() and parts.items.tolist() == items.tolist()
+        sizes.add((len(users), len(items)))
+    assert len(sizes) == 2 and min(map(min, sizes)) > 0
+
+
 def test_times_stay_with_their_entries_through_threshold_and_core(made):
     parts = Protocol(split="leave_last", min_value=2, core=3).apply(made)
     when = sp.csr_array((made.timestamp, made.matrix.indices, made.matrix.indptr), shape=made.matrix.shape)
@@ -485,6 +527,14 @@ def test_a_temporal_protocol_leaves_something_to_train(made, ratios):
         Protocol(split="temporal", ratios=ratios).apply(made.replace(timestamp=times))
 
 
+def test_a_temporal_protocol_leaves_something_to_validate(made):
+    n = made.nnz
+    times = np.arange(n)
+    times[int(0.7 * n) : int(0.95 * n)] = int(0.7 * n)  # both cuts are the same time
+    with pytest.raises(InputError, match="too many interactions share one timestamp"):
+        Protocol(split="temporal").apply(made.replace(timestamp=times))
+
+
 def test_protocols_say_what_is_missing(made):
     bare = Interactions(made.matrix, made.user_ids, made.item_ids)
     for split, what in (("leave_last", "timestamp"), ("temporal", "timestamp"), ("given", "split")):
@@ -492,7 +542,14 @@ def test_protocols_say_what_is_missing(made):
             Protocol(split=split).apply(bare)
     with pytest.raises(InputError, match="nothing is left"):
         Protocol(core=10**6).apply(made)
-    refused = {"split": "x"}, {"ratios": (0.8, 0.2)}, {"core": -1}, {"seed": -1}, {"min_value": np.nan}
+    refused = (
+        {"split": "x"},
+        {"ratios": (0.8, 0.2)},
+        {"ratios": (0.8, 0.1, 0.2)},
+        {"core": -1},
+        {"seed": -1},
+        {"min_value": np.nan},
+    )
     for bad in (*refused, {"fold_in": 1.0}):
         with pytest.raises(ParameterError, match=next(iter(bad)) + "="):
             Protocol(**bad)
