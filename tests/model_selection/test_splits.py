@@ -510,10 +510,20 @@ def test_given_parts_are_kept(made):
     assert (Protocol(split="given").apply(marked).validation != marked.validation).nnz == 0
 
 
+def test_a_global_protocol_is_a_global_split(made):
+    parts = Protocol("global", seed=3).apply(made)
+    rng = np.random.RandomState(3)
+    same = split_interactions(made.matrix, by="global", random_state=rng)
+    assert [part.nnz for part in same] == documented_sizes(made.nnz, (0.8, 0.1, 0.1))
+    for one, other in zip((parts.train, parts.validation, parts.test), same, strict=True):
+        assert (one != other).nnz == 0
+
+
 def test_held_out_users(made):
     parts = Protocol(split="held_out_users", fold_in=0.5).apply(made)
     everybody = np.concatenate([parts.train_users, parts.validation_users, parts.test_users])
     assert np.array_equal(np.sort(everybody), np.arange(300))
+    assert parts.train_users.max() > 280 and parts.test_users.min() < 20, "drawn at random"
     assert_partition((parts.test_fold_in, parts.test), made.matrix[parts.test_users])
     with pytest.raises(InputError, match="other users"):
         _ = parts.train_and_validation
