@@ -14,17 +14,21 @@ import numpy as np
 import pytest
 
 from rgals import RGALS
-from rgals.compare import METHODS, Effort, Method, compare, prepare
+from rgals.baselines import EASE
+from rgals.compare import METHODS, Effort, Method, Split, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
 from rgals.compare.page import draw
-from rgals.compare.report import linear_rate, mean_and_spread, seconds_to
-from rgals.compare.runner import Runner, climb
+from rgals.compare.report import _objectives, _row, linear_rate, mean_and_spread, seconds_to
+from rgals.compare.runner import Runner, climb, packed
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import Weighting
+from rgals.metrics import evaluate
+from rgals.metrics._table import parse_all
 from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError
 from rgals.sgd.defaults import setting
 
@@ -70,6 +74,65 @@ def test_a_power_law_is_recognised_as_sublinear():
 def test_too_few_iterations_give_no_rate():
     assert linear_rate([3.0, 2.0, 1.5]) is None
     assert linear_rate([1.0] * 40) is None
+
+
+def test_a_rate_has_the_iterations_that_it_was_fitted_to():
+    """With a limit all of them but the first ``skip``, without one those of the first half."""
+    gaps = [1 + 0.5**t for t in range(10)]
+    assert linear_rate(gaps[:4], limit=1.0) is None, "three are too few"
+    for skip, last in ((1, 5), (2, 6)):
+        rate = linear_rate(gaps[:last], limit=1.0, skip=skip)
+        assert (rate["first"], rate["last"]) == (skip + 1, last) and rate["factor"] == pytest.approx(0.5)
+    assert linear_rate(gaps)["last"] == 5
+
+
+def test_a_row_is_what_its_runs_were():
+    """Of three that ended well and one that failed, which reaches no share of the best."""
+    curves = [
+        [[1.0, 0.1], [2.0, 0.5], [3.0, 0.2]],
+        [[4.0, 0.4], [5.0, 0.6]],
+        [[5.0, 0.49], [6.0, 0.3], [7.0, 0.2], [9.0, 0.1]],
+    ]
+    shares, figures = (0.9, 0.5, 0.7), ([0.1, 0.3], [0.2, 0.4], [0.9, 0.5])
+    runs = []
+    for curve, share, users in zip(curves, shares, figures, strict=True):
+        measured = {"test": {"mrr@10": np.mean(users)}, "users": {"mrr@10": packed(np.array(users))}}
+        runs.append({"curve": curve, "error": "", "cpu_share": share, **measured})
+    runs.append({"curve": [[1.0, 0.9]], "error": "diverged", "cpu_share": 0.1, "test": {}, "users": {}})
+    tuned = {"params": {"reg": 1.0}, "trials": 3, "finished": True, "edges": [], "best": 0.7}
+    method = Method("m", "M", "other", lambda params, **_: None)
+    row = _row(method, tuned, [runs[3], *runs[:3]], {"error": "lost"}, ("mrr@10",), best=0.5)
+    assert row.curves == curves and row.errors == ["diverged", "lost"]
+    assert row.test["mrr@10"] == (
+        pytest.approx(np.mean(figures)),
+        pytest.approx(np.std([0.2, 0.3, 0.7], ddof=1)),
+    )
+    assert row.validation[0] == pytest.approx((0.5 + 0.6 + 0.49) / 3)
+    assert row.seconds == 5 and row.epochs == 3 and row.cpu_share == 0.5
+    np.testing.assert_allclose(row.users["mrr@10"], [0.4, 0.4])
+    runs[3]["curve"] = []
+    times = _row(method, tuned, runs, {}, ("mrr@10",), best=0.5).seconds_to
+    assert times == {0.95: 5.0, 0.99: math.inf}, "of 2, 5, 5 and never; of 2, 5, never and never"
+
+
+def test_of_gradient_descent_the_rate_is_shown_that_ended_lowest():
+    """Beside the run by least squares, whose limit both share."""
+    method, params = METHODS["rg2"], {"alpha": 0.1, "reg": 0.01}
+    key, start = method.key(params).removeprefix("rg2 "), "objective gradient "
+    als, slow = [1 + 0.5**t for t in range(20)], [2.0, 1.7, 1.5] + [1.4 - 0.01 * t for t in range(17)]
+    records = {
+        f"objective {method.key(params)}": {"objective": als, "error": ""},
+        f"{start}{key} 0.01": {"objective": slow, "error": "", "lr": 0.01},
+        f"{start}{key} 0.03": {"objective": [2.0, 1.1, 1.6], "error": "", "lr": 0.03},
+        f"{start}{key} 0.1": {"objective": [0.5], "error": "diverged", "lr": 0.1},
+        f"{start}other 0.1": {"objective": [0.4], "error": "", "lr": 0.1},
+    }  # fmt: skip
+    found = _objectives(records, [method], {"rg2": {"params": params}})
+    gradient = "RG2 by gradient (Adam, lr=0.01)"
+    assert list(found) == ["RG2 (ALS)", gradient] and found[gradient]["same_as"] == "RG2 (ALS)"
+    # A fifth is left out, and the half of the run that found the limit; the other has that limit.
+    assert (found["RG2 (ALS)"]["rate"]["first"], found["RG2 (ALS)"]["rate"]["last"]) == (5, 10)
+    assert (found[gradient]["rate"]["first"], found[gradient]["rate"]["last"]) == (5, 20)
 
 
 def test_mean_and_spread():
@@ -128,6 +191,21 @@ def test_tuning_takes_no_nan_for_better(unknown):
     assert found["best"] == 0 and found["params"] == {"a": 3.0, "b": 1.0}
 
 
+def test_a_plateau_is_no_hill():
+    """Neighbours that are as good are tried, and left."""
+    method, _, _ = hill(method_start=(2.0, 2.0))
+    found = climb(method, 50, lambda params: 0.5, method.start)
+    assert found["params"] == {"a": 2.0, "b": 2.0} and found["trials"] == 5 and found["finished"]
+
+
+def test_a_trial_that_failed_has_found_nothing():
+    runner = Runner.__new__(Runner)
+    runner.metric = "auc"
+    runner._fit = lambda method, params, seed: (None, [{"auc": 0.7, "seconds": 1.0}], "diverged")
+    runner._once = lambda key, method, measure: measure()
+    assert runner._trial(hill()[0], SimpleNamespace(update=lambda: None), hill()[0].start) == 0
+
+
 def test_a_history_that_begins_with_nan_has_the_best_of_the_others():
     runner = Runner.__new__(Runner)
     runner.metric = "auc"
@@ -168,6 +246,23 @@ def test_one_line_of_something_else_is_no_torn_journal(tmp_path):
 
 
 # The whole.
+
+
+def test_methods_are_what_their_labels_say():
+    built = {name: method.build({}, K=4) for name, method in METHODS.items()}
+    assert built["wrmf_plain"].reg_exponent == 0 != built["wrmf"].reg_exponent
+    assert built["rgx_gramian"].loss.form == "gramian" != built["rgx"].loss.form
+    assert max(METHODS["rgx_gramian"].ladders["beta"]) < 1 == max(METHODS["rgx"].ladders["beta"])
+    for name, method in METHODS.items():
+        assert method.seeded == (name not in ("ease", "popularity")), name
+        assert method.stops == (method.family in ("ALS", "SGD")), name
+        if method.family == "SGD":
+            assert built[name].score == (
+                "dot" if name.endswith("_dot") or "dot" in method.label else "cosine"
+            )
+            assert built[name].score == "cosine" or built[name].temperature == 1
+    start = Method("a", "a", "x", None, {"reg": (1, 2, 3)}, {"reg": 1}, rule=lambda train, K: {"reg": K})
+    assert start.start_for(None, 3) == {"reg": 3}, "what follows from the data goes before"
 
 
 def test_every_method_can_be_built_and_its_start_is_on_its_ladders():
@@ -290,6 +385,88 @@ def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch, undrawn)
         compare(data, "rg2", out=tmp_path, **{**OPTIONS, "K": 5})
 
 
+def test_a_folder_is_of_its_data_and_effort(data, tmp_path, undrawn):
+    split = prepare(data)
+
+    def run(one=split, **changes):
+        return compare(one, "popularity", out=tmp_path, **with_effort(**changes))
+
+    run()
+    turned = Split(split.train, split.test, split.validation)
+    for what, again in (
+        ("data", lambda: run(turned)),
+        ("patience", lambda: run(patience=2)),
+        ("objective_iterations", lambda: run(objective_iterations=9)),
+        ("validation_users", lambda: run(validation_users=30)),
+        ("metric", lambda: compare(split, "popularity", out=tmp_path, metric="mrr@10", **OPTIONS)),
+    ):
+        with pytest.raises(InputError, match=rf"other settings \(.*{what}"):
+            again()
+    assert run().rows
+
+
+def test_a_watched_sample_and_a_patience_are_heeded(data):
+    """Validation is that of the sample; fits end so many iterations after their best one."""
+    split, sample = prepare(data), 40
+    effort = Effort(max_trials=0, patience=2, validation_users=sample, objective_iterations=0)
+    how = {"K": 4, "seeds": 1, "effort": effort, "verbose": 0}
+    methods = {"rg2": "rg2", "bpr": "bpr", "own": RGALS(4, n_iter=25, random_state=0), "ease": EASE(20.0)}
+    result = compare(split, methods, **how)
+    rows = {row.method: row for row in result.rows}
+    assert result.setting["validation_users"] == sample
+    for name in ("rg2", "bpr"):
+        figures = [value for _, value in rows[name].curves[0]]
+        assert len(figures) - 1 - int(np.argmax(figures)) == 2, name
+    assert len(rows["own"].curves[0]) == 25, "as it is"
+    short = dataclasses.replace(effort, time_limit=1e-9)
+    assert len(compare(split, "rg2", **{**how, "effort": short}).rows[0].curves[0]) == 1
+    some = some_users(split.validation, sample)
+    for name, model in (("own", methods["own"]), ("ease", methods["ease"])):
+        figure = evaluate(model.fit(split.train.to_scipy()), split.train, some)["ndcg@10"]
+        assert rows[name].curves[0][-1][1] == pytest.approx(figure, rel=1e-6)
+
+
+def test_objectives_are_exact_and_twice_as_long_by_least_squares():
+    """In double precision, of the values as they are weighed, to the last iteration."""
+    valued = make_implicit(100, 60, valued=True, random_state=0)
+    split = prepare(valued)
+    assert not split.train.is_binary
+    effort = Effort(max_trials=0, patience=1, objective_iterations=8)
+    result = compare(split, "rg2", values="log1p", **{**OPTIONS, "seeds": 1, "effort": effort})
+    params = result.rows[0].params
+    kept = []
+    model = RGALS(
+        4, RG2(alpha=params["alpha"]), reg=params["reg"], n_iter=16, values="log1p", dtype="float64"
+    )
+    model.set_params(random_state=0).fit(
+        split.train.to_scipy(), callbacks=lambda now: kept.append(now.objective)
+    )
+    assert len(kept) == 16
+    np.testing.assert_allclose(result.objectives["RG2 (ALS)"]["objective"], kept, rtol=1e-9)
+    assert max(len(found["objective"]) for label, found in result.objectives.items() if "grad" in label) == 8
+    own = RGALS(4, n_iter=3, early_stopping=True, patience=1)
+    result = compare(split, {"own": own}, values="log1p", **{**OPTIONS, "seeds": 1, "effort": effort})
+    assert len(result.objectives["own"]["objective"]) == 16, "without early stopping"
+
+
+def test_by_gradient_the_objective_is_that_of_least_squares(tmp_path, monkeypatch):
+    split = prepare(make_implicit(100, 60, valued=True, random_state=0))
+    metrics = tuple(parse_all(["ndcg@10"]))
+    runner = Runner(split, get_methods("rg2"), tmp_path, 4, 1, metrics, EFFORT, "log1p", None, 0)
+    U, V = np.random.default_rng(0).random((2, 100, 4))
+    now, asked = SimpleNamespace(user_factors=U, item_factors=V[:60], seconds=1.0), []
+
+    def recorded(model, X, record):
+        asked.append(X)
+        return [record(now)], ""
+
+    monkeypatch.setattr(runner, "_recorded", recorded)
+    found = runner._gradient_objective({"alpha": 0.1, "reg": 0.05}, 0.01)
+    weighted = Weighting.of("log1p", split.train).rows(split.train)
+    np.testing.assert_array_equal(asked[0].values, weighted.values)
+    assert found["objective"] == [RG2(alpha=0.1).objective(weighted, U, V[:60], 0.05, 1.0)]
+
+
 @pytest.mark.few(0)
 def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_one_machine(
     data, tmp_path, undrawn
@@ -300,6 +477,7 @@ def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_on
     keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [key for key in keys if key.startswith("tuned")] == ["tuned rg2", "tuned bpr"]
     assert not any(key.startswith(("run", "objective", "timing")) for key in keys)
+    assert [row.tuning["best"] for row in first.rows] == sorted(r.tuning["best"] for r in first.rows)[::-1]
     table = first.text()
     assert all(f"{row.tuning['best']:.4f}" in table for row in first.rows) and "test" not in table
     result = compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **OPTIONS)
@@ -404,6 +582,7 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
     monkeypatch.setitem(METHODS, "bpr", broken)
     result = compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
     rows = {row.method: row for row in result.rows}
+    assert result.rows[-1] is rows["bpr"], "what has no figure comes last"
     assert rows["bpr"].errors and "diverged" in rows["bpr"].errors[0] and not rows["rg2"].errors
     assert "diverged" in result.text() and "Runs that failed" in (tmp_path / "report.html").read_text()
 

@@ -314,7 +314,7 @@ def test_a_method_of_ones_own_is_built_with_the_options_of_the_call(split):
 
     method = Method("own", "mine", "other", build, {"reg": (0.1, 1.0)}, {"reg": 0.1})
     row = compare(split, method, K=3, n_jobs=1, **{**ONE, "effort": Effort(max_trials=1)}).rows[0]
-    assert {(c["K"], c["n_jobs"]) for c in calls} == {(3, 1)} and row.label == "mine"
+    assert {(c["K"], c["n_jobs"], c["random_state"]) for c in calls} == {(3, 1, 0)} and row.label == "mine"
 
 
 def test_popularity_and_ease_have_names():

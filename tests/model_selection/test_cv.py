@@ -37,7 +37,7 @@ from rgals.baselines import EASE
 from rgals.datasets import Interactions, make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
-from rgals.model_selection import Search, split_interactions, tune
+from rgals.model_selection import Protocol, Search, cv, split_interactions, tune
 from rgals.model_selection.tuning import engine, halving, space
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning import trials as judging
@@ -307,7 +307,10 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
 
     monkeypatch.setattr(judging, "each_user", figures)
     look = Look(split, "ndcg@10", {1}, None)
-    look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
+    factors = np.ones((150, 1)), np.ones((100, 1))
+    look._judge(1, factors)
+    for one in factors:
+        one[:] = 7  # as a later iteration may
     look.read_out(tuple(e / 10 for e in range(-3, 4)), Degrees.of(split.train))
     assert {round(10 * e) for e in look.scores} == asked
 
@@ -479,6 +482,7 @@ def test_one_of_ordered_choices_is_found_outwards():
         ([1, 2, 3, 4, 5], 4, [2, 3, 4]),
         ([1, 2, 3, 2, 9], 2, [2, 3, 1]),
         ([5, 4, 3, 2, 9], 0, [2, 3, 1, 0]),
+        ([9, 3, 3, 3, 9], 2, [2, 3, 1]),
     ):
         seen = []
 
@@ -562,6 +566,26 @@ def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, tak
     assert measure.asked[-1] == (*taken, CONFIRM) and found.taken["readout_exponent"] == 0.1
 
 
+def test_no_weights_are_tried_where_nothing_was_confirmed():
+    measure, users = Weighed(GAINS, 0.02), np.linspace(0.1, 0.9, 50)
+    without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), {"n_iter": 4, "readout_exponent": 0.0}, users)
+    assert engine.try_weights(Choice(measure, without, without, 0.5), 99) is None and not measure.asked
+
+
+@pytest.mark.parametrize(("n_iter", "warmup"), [(16, 10), (12, 6), (5, 3), (1, 1)])
+def test_hard_negatives_are_drawn_in_the_last_six_iterations_or_half_of_all(n_iter, warmup):
+    found = judging.of_estimator(RG2(), {"n_iter": n_iter, "hard_negatives": 2.0, "alpha": 0.1})
+    assert found["hard_negatives"].warmup == warmup and found["loss"].alpha == 0.1
+
+
+@pytest.mark.parametrize(
+    ("n_iter", "stops"), [(16, (2, 4, 8, 16)), (6, (1, 2, 3, 6)), (9, (2, 3, 5, 9)), (1, (1,))]
+)
+def test_full_fits_are_judged_after_an_eighth_a_quarter_a_half_and_all_iterations(n_iter, stops):
+    like = SimpleNamespace(common={"n_iter": n_iter}, space=SimpleNamespace(stops=()))
+    assert judging.Measurement.iterations.fget(like) == stops
+
+
 def test_a_fit_with_hard_negatives_costs_more(sparse):
     split = split_for_tuning(sparse, None, None, 1, None, 0).splits[0]
     plain, hardened = (fit_cost(split.train, 64, 10, weight) for weight in (0.0, 1.0))
@@ -585,6 +609,45 @@ def test_hard_negatives_that_do_not_fit_are_left_out(sparse, monkeypatch):
 # Large and small data.
 
 
+@pytest.mark.parametrize(
+    ("nnz", "parts"), [(99_999, 8), (100_000, 3), (299_999, 3), (300_000, 2), (599_999, 2), (600_000, 1)]
+)
+def test_the_number_of_hidden_parts_follows_the_data(nnz, parts, monkeypatch):
+    class AskedError(Exception):
+        pass
+
+    def asked(*given):
+        raise AskedError(*given[3:])
+
+    monkeypatch.setattr(cv, "split_for_tuning", asked)
+    starts = np.minimum(np.arange(0, nnz + 1000, 1000), nnz)
+    X = sp.csr_array((np.ones(nnz, np.float32), np.arange(nnz) % 1000, starts))
+    for n_splits, expected in (("auto", parts), (5, 5)):
+        with pytest.raises(AskedError) as given:
+            RGALSCV(4, n_splits=n_splits, validation_users=77, random_state=9).fit(X)
+        assert given.value.args == (expected, 77, 9)
+
+
+def test_the_table_of_a_search_by_hand():
+    """Full fits rank before cheap ones, confirmed ones first; of equal ones both have the better place."""
+    made = [
+        (0, 0.9, [0.8, 1.0]),
+        (2, 0.3, [0.2, 0.4]),
+        (2, 0.5, [0.5, 0.5]),
+        (3, 0.1, [0.0, 0.2]),
+        (2, 0.3, [0.3, 0.3]),
+    ]
+    row = {"loss": "rg2", "params": {"K": 4}, "cost": 1.0, "seconds": 2.0}
+    rows = [{**row, "level": level, "auc": figure, "splits": splits} for level, figure, splits in made]
+    found = cv.results(rows, "auc", {"rg2": RG2()}, 4)
+    assert found["rank_test_score"].tolist() == [5, 3, 2, 1, 3]
+    splits = np.stack([found[f"split{k}_test_score"] for k in range(4)], axis=1)
+    nan = np.nan
+    np.testing.assert_array_equal(splits[:2], [[0.8, 1.0, nan, nan], [0.2, 0.4, nan, nan]])
+    np.testing.assert_array_equal(splits[3], [nan, nan, 0.0, 0.2])
+    np.testing.assert_allclose(found["std_test_score"], [0.1, 0.1, 0.0, 0.1, 0.0])
+
+
 def test_large_data_are_sampled_by_user(data, monkeypatch):
     monkeypatch.setattr(preparing, "_LARGE", 700)
     monkeypatch.setattr(preparing, "_JUDGES", 30)
@@ -594,6 +657,11 @@ def test_large_data_are_sampled_by_user(data, monkeypatch):
     rows = {tuple(split.train.slice_rows(k, k + 1).indices) for k in range(150)}
     assert all(tuple(cheap.train.slice_rows(k, k + 1).indices) in rows for k in range(cheap.train.n_rows))
     assert (cheap.hidden.row_counts[cheap.users] > 0).all()
+    judges = np.sort(np.random.default_rng(0).choice(split.users, 30, replace=False))
+    for one, whole in ((cheap.train, split.train), (cheap.hidden, split.hidden)):
+        assert (one.take_rows(cheap.users).to_scipy() != whole.take_rows(judges).to_scipy()).nnz == 0
+    held = split_for_tuning(data, Protocol(split="held_out_users", ratios=(0.5, 0.4, 0.1)), None, 1, None, 0)
+    assert len(held.cheap[0].users) == 30 and held.cheap[0].train is held.splits[0].train
 
 
 def test_the_digest_of_a_search_is_of_the_users_and_the_times_that_judge_too(data):
@@ -631,6 +699,10 @@ def test_a_validation_frame_with_other_columns_is_refused(data):
     for fit in (RGALSCV(**SHORT).fit, RGALS(K=6).fit, lambda X, **how: tune("rg2", X, {"K": 6}, **how)):
         with pytest.raises(InputError, match=r"validation: its columns .*; give validation\[X.columns\]"):
             fit(train, validation=turned)
+    names = {"columns": {"user": "who", "item": "what"}}
+    pairs = [pd.DataFrame(dict(zip(("who", "what"), sp.coo_array(X).coords, strict=True))) for X in parts]
+    listed = RGALSCV(**SHORT).fit(pairs[0], validation=pairs[1], **names)
+    assert listed.seen_.nnz == data.matrix.nnz
     model = RGALSCV(**SHORT).fit(train, validation=turned[train.columns])
     assert model.fingerprint() == RGALSCV(**SHORT).fit(parts[0], validation=parts[1]).fingerprint()
 
@@ -640,6 +712,8 @@ def test_a_validation_frame_with_other_columns_is_refused(data):
     [
         ({"budget": 0}, "budget"),
         ({"n_splits": 0}, "n_splits"),
+        ({"n_iter": 0}, "n_iter"),
+        ({"validation_users": 0}, "validation_users"),
         ({"K": "many"}, "K"),
         ({"K": []}, "K"),
         ({"loss": []}, "loss"),
@@ -714,6 +788,9 @@ def test_a_folder_belongs_to_its_data_and_needs_a_seed(data, tmp_path):
         RGALSCV(**SHORT).fit(data.matrix[:100], folder=tmp_path)
     with pytest.raises(ParameterError, match="random_state"):
         RGALSCV(**{**SHORT, "random_state": None}).fit(data, folder=tmp_path)
+    with pytest.raises(InputError, match=r"other settings \(dtype\)"):
+        RGALSCV(**SHORT, dtype="float64").fit(data, folder=tmp_path)
+    assert RGALSCV(**SHORT, dtype="float64").fit(data).item_factors_.dtype == np.float64
 
 
 SCRIPT = """

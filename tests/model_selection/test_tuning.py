@@ -113,6 +113,9 @@ def test_default_spaces_follow_the_data(loss):
         if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
             small, large = large, small
         assert small[0] > large[0] and small[1] > large[1]
+    assert few[1] / few[0] == pytest.approx(36)
+    weight = next(name for name in ("alpha", "alpha0") if name in space(1000))
+    assert space(1000)[weight][1] / space(1000)[weight][0] == pytest.approx(100)
     assert {"reg", "K", "user_exponent", "item_exponent"} <= set(space(1000))
     assert max(space(1000)["K"]) <= 500
 
@@ -125,6 +128,18 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
     assert "user_exponent" in space.dimensions
 
 
+def test_settings_move_to_other_data_as_the_rule_moves():
+    """Exponents by a difference, others by a factor; choices and fixed values stay."""
+    space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0), "user_exponent": [0.0, 0.5]})
+    space = dataclasses.replace(
+        space, centre={"alpha0": 0.1, "reg": 0.02, "item_exponent": -0.1, "user_exponent": 0}
+    )
+    params = {"alpha0": 0.3, "reg": 0.05, "item_exponent": 0.2, "user_exponent": 0.5, "K": 16}
+    there = {"alpha0": 0.1, "reg": 0.06, "item_exponent": -0.3, "user_exponent": 0.1}
+    moved = space.carried(params, there)
+    assert moved == {**params, "reg": pytest.approx(0.15), "item_exponent": pytest.approx(0.0)}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -133,6 +148,8 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
         ({"reg": (0.1, 0.2, 0.3)}, "low < high"),
         ({"reg": []}, "at least one choice"),
         ({"K": [64, 32]}, "ascends"),
+        ({"K": [8, 8]}, "ascends"),
+        ({"reg": (1.0, 1.0)}, "low < high"),
         ({"K": 0}, "ascends"),
         ({"K": True}, "ascends"),
         ({"readout_exponent": []}, "one number, or a list"),
@@ -272,6 +289,23 @@ def test_a_larger_k_is_tried_with_as_many_settings_as_its_share_pays_for(climb):
     assert {t.params["n_iter"] for t in larger} == {8}
 
 
+def test_a_smaller_k_that_leads_says_nothing_of_iterations():
+    """Later ones take no more than were best at the K before, and the read-out is always tried anew."""
+    space = dataclasses.replace(space_of({"K": [16, 32], "reg": (0.001, 1.0)}), lead=(4,))
+
+    def measure(params, level):
+        taken = {"n_iter": 8, "readout_exponent": 0.1}
+        return Trial(params, level, 0.2 + 0.001 * params["K"], taken)
+
+    trials = search(space, measure, 4, nominal)
+    given = {
+        K: [t.params.keys() & {"n_iter", "readout_exponent"} for t in trials if t.params["K"] == K]
+        for K in (4, 16, 32)
+    }
+    assert not any(given[4]) and not any(given[16]) and len(given[16]) > 1
+    assert given[32] and all(names == {"n_iter"} for names in given[32])
+
+
 def test_searches_of_other_seeds_try_other_settings():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
     seeds = (0, 0, 1)
@@ -347,6 +381,41 @@ def test_users_are_sampled_and_splits_repeated(data, quiet):
     assert (hidden[0] != hidden[1]).nnz > 0 and prepared.final.nnz == data.matrix.nnz
     single = [tune("ials", data, space, search=Search(repeats=r), refit=False).figure for r in (1, 3)]
     assert single[0] != single[1]
+    few = tune("ials", data, space, search=Search(max_users=20), refit=False).figure
+    assert few not in (single[0], tune("ials", data, space, random_state=1, refit=False).figure)
+
+
+def test_every_split_is_of_all_that_is_fitted_in_the_end(data):
+    splits = split_for_tuning(data, None, None, 3, None, 0).splits
+    for split in splits:
+        both = split.train.to_scipy() + split.hidden.to_scipy()
+        assert (both != data.matrix).nnz == 0 and split.train.nnz + split.hidden.nnz == data.matrix.nnz
+        assert split.hidden.nnz == pytest.approx(splits[0].hidden.nnz, rel=0.1)
+    other = split_for_tuning(data, None, None, 3, None, 5).splits
+    assert len({split.hidden.indices.tobytes() for split in (*splits, *other)}) == 6
+    with pytest.raises(ParameterError, match=r"repeats=2 .*where users are held out"):
+        split_for_tuning(data, Protocol(split="held_out_users"), None, 2, None, 0)
+    with pytest.raises(InputError, match="makes no validation part"):
+        split_for_tuning(data, Protocol(ratios=(0.9, 0.0, 0.1)), None, 1, None, 0)
+    with pytest.raises(InputError, match="not both"):
+        split_for_tuning(data, Protocol(), data, 1, None, 0)
+
+
+def test_what_is_asked_of_tune_reaches_its_fits(data, quiet):
+    space = {"K": [2, 8], **AS_IT_IS, "alpha0": 0.1, "reg": 0.02, "user_exponent": 0.0, "item_exponent": 0.0}
+    protocol = Protocol(ratios=(0.9, 0.1, 0.0))
+    how = {"protocol": protocol, "budget": 0.5, "random_state": 3, "values": "raw"}
+    tuned = [tune("ials", data, space, search=Search(min_gain=g), **how) for g in (0.0, 1e9)]
+    assert [found.params["K"] for found in tuned] == [8, 2] and tuned[0].test is None
+    model = tuned[1].model
+    assert model.random_state == 3 and model.values == "raw"
+    again = RGALS(2, IALS(0.1), reg=0.02, n_iter=16, values="raw", random_state=3).fit(data)
+    np.testing.assert_array_equal(model.item_factors_, again.item_factors_)
+    found = tune("ials", data, space, **{**how, "protocol": "user 80/10/10"}, metric="recall@5")
+    assert list(found.test) == ["recall@5"] and found.metric == "recall@5"
+    marked = data.replace(split=np.arange(data.nnz).astype(np.int8) % 2)
+    with pytest.warns(UserWarning, match="marked"):
+        tune("ials", marked, {**space, "K": 2}, budget=0.5, refit=False)
 
 
 def test_the_test_part_is_not_looked_at(data, quiet):
@@ -412,6 +481,17 @@ def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
     assert figures[0] == figures[1] and again.params == whole.params
     with pytest.raises(InputError, match="other settings"):
         tune("rg2", data, SMALL, metric="recall@5", **options)
+
+
+def test_a_journal_is_of_its_values_and_seed(data, quiet, tmp_path):
+    options = {"budget": 0.5, "journal": tmp_path / "trials.jsonl", "refit": False}
+    tune("rg2", data, {**SMALL, "reg": 0.1}, values="binary", **options)
+    for what, other in (
+        ("values", {"values": "bm25"}),
+        ("random_state", {"values": "binary", "random_state": 1}),
+    ):
+        with pytest.raises(InputError, match=rf"other settings \(.*{what}"):
+            tune("rg2", data, {**SMALL, "reg": 0.1}, **other, **options)
 
 
 def test_a_journal_takes_numpys_numbers(data, quiet, tmp_path):
@@ -615,6 +695,21 @@ def test_a_nan_is_no_better_than_the_best_that_is_polished():
     tried = polish(measure, best, 100.0)
     # Two steps to either side of every parameter of the best, from where no NaN led away.
     assert len(tried) == 4 * len(space.dimensions)
+    assert len(polish(measure, best, 3.5)) == 3, "as far as the budget goes"
+
+
+def test_a_setting_is_polished_as_long_as_that_pays_and_measured_once():
+    space = space_of({"reg": (0.001, 1.0), "alpha0": 0.1, "user_exponent": 0.0, "item_exponent": 0.0})
+    best = Trial({**space.params(np.array([0.1])), "K": 16}, TOP, -1.0, {"n_iter": 4})
+    seen = []
+
+    def again(why, params, taken, level):
+        seen.append(float(space.point(params)[0]))
+        return Trial(params, level, -abs(seen[-1] - 0.6), taken, cost=1.0)
+
+    tried = polish(SimpleNamespace(space=space, price=lambda *given: 1.0, again=again), best, 100.0)
+    assert len(tried) == len(seen) == len(set(seen))
+    assert max(t.figure for t in tried) > -0.05, "downwards first, then up to where it is best"
 
 
 class Plain(Loss):
