@@ -219,8 +219,15 @@ def test_callbacks_see_every_iteration_and_may_stop(X):
     assert model.n_iter_ == 3
     assert [record["mine"] for record in model.history_] == [10, 20, 30]
     np.testing.assert_array_equal(model.transform(X), model.user_factors_)
-    with pytest.raises(ParameterError, match="callbacks"):
-        RGALS(K=4).fit(X, callbacks=[3])
+    for wrong in ([3], np.zeros((2, 2))):
+        with pytest.raises(ParameterError, match="callbacks"):
+            RGALS(K=4).fit(X, callbacks=wrong)
+    for many in (np.array([2, 3]), np.zeros(0)):
+        with pytest.raises(ParameterError, match="n_jobs"):
+            RGALS(K=4, n_jobs=many).fit(X)
+    for pairs in ([[1, 2], [3]], [[1, 2]] * X.shape[0]):
+        with pytest.raises(InputError, match="user_ids has shape"):
+            RGALS(K=4).fit(X, user_ids=pairs)
 
 
 def test_a_failing_fit_leaves_the_model_as_it_was(X):

@@ -11,7 +11,7 @@ from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted, mean_of_known
 from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
-from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.checks import RANGES, check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, warn
 
 _BATCH = 1 << 13  # most users ranked at once; a multiple of the block sizes of all kernels
@@ -145,6 +145,7 @@ def evaluate(
     {'mrr@2': 0.75, 'recall@1': 0.5, 'auc': 0.5}
     """
     wanted = parse_all(metrics)
+    RANGES["bool"]("per_user", per_user)
     pooled = [metric.name for metric in wanted if metric.needs == EXPOSURE]
     if per_user and pooled:
         raise ParameterError("metrics", pooled[0], "it is of all users together; omit it with per_user=True")

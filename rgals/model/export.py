@@ -12,7 +12,7 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
 from rgals.scoring import as_factors
-from rgals.scoring._tables import arrow_labels, lone_surrogate, pyarrow
+from rgals.scoring._tables import arrow_labels, check_model, lone_surrogate, pyarrow
 
 _PART = 1 << 14  # rows of a row group of parquet
 
@@ -91,6 +91,7 @@ def export_index(
     MissingDependencyError
         faiss is not installed.
     """
+    check_model(model)
     check_choice("kind", kind, ("flat", "hnsw"))
     check_choice("space", space, ("ip", "l2"))
     faiss = optional("faiss", 'an index needs faiss: pip install "rgals[index]"')
@@ -143,6 +144,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     ...     sorted(os.path.basename(path) for path in export_factors(model, folder))
     ['item_factors.npy', 'item_ids.npy', 'user_factors.npy', 'user_ids.npy']
     """
+    check_model(model)
     check_choice("format", format, ("npy", "parquet"))
     target = Path(folder)
     model = copy.copy(model)  # one fit, even if another thread refits meanwhile

@@ -35,8 +35,9 @@ def _labels(what: str, labels: Any, n: int) -> np.ndarray | None:
     name = f"{what}_ids"
     if labels is None:
         return None
-    if np.shape(labels) != (n,):
-        raise InputError(f"{name} has shape {np.shape(labels)}; one label for each of {n} is needed")
+    shape = np.shape(np.array(labels, object) if isinstance(labels, list | tuple) else labels)
+    if shape != (n,):
+        raise InputError(f"{name} has shape {shape}; one label for each of {n} is needed")
     try:
         # `IdMap` keeps integers and text apart, of which numpy would make text.
         kept = IdMap(labels, what).labels

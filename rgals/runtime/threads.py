@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ def n_threads(n_jobs: int | None) -> int:
         available = max(1, math.ceil(min(available, cgroups.processors())))
     if n_jobs is None:
         return available
-    if isinstance(n_jobs, bool) or not hasattr(n_jobs, "__index__") or n_jobs == 0:
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
         raise ParameterError("n_jobs", n_jobs, "give None, a positive integer or -1 for all cores")
     wanted = n_jobs if n_jobs > 0 else available + 1 + n_jobs
     return max(1, min(int(wanted), available))

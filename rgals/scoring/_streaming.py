@@ -20,8 +20,8 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
-from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, hear, warn
+from rgals.runtime.checks import RANGES, check_int
+from rgals.runtime.errors import InputError, ParameterError, hear, warn
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
@@ -151,6 +151,7 @@ def recommend_all(
     """
     kind = _tables.choose_format(out, format)
     batch_size = check_int("batch_size", batch_size, 1)
+    RANGES["bool"]("resume", resume)
     filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
     task = Task(model, n, users, X_new, new_ids, filters, cold)
     _tables.check_writable(kind, task.labels, "user")
@@ -184,9 +185,7 @@ class Task:
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
-        if isinstance(model, type) or not hasattr(model, "_state"):
-            what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-            raise InputTypeError(f"model is {what}: give a fitted model of rgals; topk takes factors")
+        _tables.check_model(model, "; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:

@@ -170,6 +170,7 @@ class Trained(FactorRanker):
         given = plain_copy(self)  # another thread may set parameters, or refit, during this fit
         given.loss = plain_copy(self.loss)
         params = parameters_of(given)
+        callbacks = Watch(callbacks).callbacks  # checked before the data are read
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         features = {"user_features": user_features, "item_features": item_features}
         dtype = given._check(asked | features)

@@ -19,7 +19,7 @@ from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
 from rgals.model.state import FittedState
 from rgals.runtime import memory
-from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.checks import RANGES, check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.runtime.progress import LOG
 from rgals.solvers.als import ALS, Problem, sides_of
@@ -306,6 +306,7 @@ class Updated(FoldIn):
         array([[10],
                [10]], dtype=int32)
         """
+        RANGES["bool"]("refresh_users", refresh_users)
         with PUBLISHING:
             old, state, at = self._with_histories(X_cols, items, columns, 1)
             everybody = np.arange(len(old.user_factors) if refresh_users else 0)

@@ -499,6 +499,8 @@ def test_bad_names_are_explained(name, words):
         ({"batch_size": 0}, ParameterError, "batch_size=0"),
         ({"metrics": "coverage@2", "per_user": True}, ParameterError, "all users together"),
         ({"metrics": 3}, InputTypeError, "names such as"),
+        ({"per_user": "no"}, ParameterError, "per_user='no'"),
+        ({"n_jobs": np.zeros(0)}, ParameterError, "n_jobs"),
     ],
 )
 def test_bad_calls_of_evaluate_are_named(change, error, words):

@@ -182,6 +182,10 @@ def test_factors_as_files(model, tmp_path):
     np.testing.assert_array_equal(np.array(items["factors"].to_pylist(), np.float32), model.item_factors_)
     with pytest.raises(ParameterError, match="format='txt'"):
         export_factors(model, tmp_path, format="txt")
+    for export in (export_index, lambda no_model: export_factors(no_model, tmp_path)):
+        for wrong, what in ((RGALS, "the class RGALS"), (model.factors_, "a tuple")):
+            with pytest.raises(InputTypeError, match=f"model is {what}: give a fitted model"):
+                export(wrong)
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])

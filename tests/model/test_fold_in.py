@@ -275,6 +275,11 @@ def test_others_see_the_old_state_or_the_new_one():
         (lambda m, X: m.explain(0, N), UnknownIdError, "item of this model"),
         (lambda m, X: m.explain([0, 1], 2), InputError, "one user and one item"),
         (lambda m, X: m.explain(0, 1, n=-1), ParameterError, "n=-1"),
+        (
+            lambda m, X: m.partial_fit_items(X[:, :1], [0], refresh_users="no"),
+            ParameterError,
+            "refresh_users",
+        ),
     ],
 )
 def test_bad_calls_are_named_and_change_nothing(call, error, words):

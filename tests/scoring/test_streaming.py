@@ -494,6 +494,7 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
         ({"out": "missing/recs.csv"}, FileNotFoundError, "missing'$"),
         ({"n": 0}, ParameterError, "n=0"),
         ({"batch_size": 0}, ParameterError, "batch_size=0"),
+        ({"resume": "no"}, ParameterError, "resume='no'"),
         ({"users": [M]}, UnknownIdError, r"users\[0\]=150"),
         ({"users": [1], "X_new": sp.csr_array((1, N))}, ParameterError, "not both"),
         ({"new_ids": ["a"]}, ParameterError, "X_new"),
