@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,12 +21,15 @@ import scipy.sparse as sp
 import scipy.stats
 from instruments import comparing
 from instruments.comparing import Jitter, Neighbours, cosine
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from rgals import IALS, RG2, RGALS, RGALSCV, RGX, ValuesWarning
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
-from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
+from rgals.compare import METHODS, Against, Comparison, Effort, Method, Split, compare, outside, prepare
 from rgals.compare.page import draw, page
+from rgals.compare.report import significance_table
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.metrics import effect_size, evaluate, judge, ndcg
@@ -201,6 +205,52 @@ def test_means_are_over_seeds_and_what_is_not_random_runs_once(split, X):
         pytest.approx(np.std(means, ddof=1)),
     )
     np.testing.assert_allclose(rows["noisy"].users["ndcg@10"], np.mean(each, axis=0), atol=1e-12)
+    frame = result.to_frame().set_index("method")
+    assert frame["seeds"].to_dict() == {"noisy": 3, "plain": 1} and set(frame["iterations"]) == {1}
+    assert frame["seconds"].to_dict() == {name: row.seconds for name, row in rows.items()}
+    assert frame["ndcg@10_std"]["noisy"] == rows["noisy"].test["ndcg@10"][1] > 0
+
+
+def test_copies_of_estimators_have_the_seed_and_the_threads_of_the_run():
+    """Steps of pipelines, too; what an estimator sets itself is kept, and it is left as it was."""
+    inner = Pipeline([("same", FunctionTransformer()), ("als", RGALS(4, random_state=7))])
+    assert outside.seeds_of(inner) == ["als__random_state"] and outside.seeds_of(Neighbours()) == []
+    made = outside.copied(inner, {"als__K": 5}, 3, 1)
+    assert made.named_steps["als"].random_state == 3 and made.named_steps["als"].K == 5
+    assert inner.named_steps["als"].random_state == 7 and inner.named_steps["als"].K == 4
+    for own, n_jobs in ((None, 1), (2, 2)):
+        assert outside.copied(RGALS(n_jobs=own), {}, 3, 1).n_jobs == n_jobs
+    plain, noisy = Neighbours(4), Jitter(9)
+    assert outside.copied(plain, {"k": 6}, 3, 1).k == 6 and plain.k == 4
+    assert outside.copied(noisy, {}, 3, 1).random_state == 3 and noisy.random_state == 9
+
+
+def test_what_tells_estimators_apart_is_the_same_in_every_process():
+    """The class and the parameters, without seeds, and without addresses in memory."""
+
+    class Other(Neighbours):
+        pass
+
+    digest = outside.digest
+    assert digest(Neighbours(object())) == digest(Neighbours(object())) != digest(Neighbours(20))
+    assert digest(Neighbours(20)) != digest(Other(20)) and digest(Jitter(1)) == digest(Jitter(2))
+    assert digest(functools.partial(cosine, k=3)) != digest(functools.partial(cosine, k=4))
+    kept = Neighbours(20)
+    kept.similar, kept._private = 1, object()
+    assert "_private" not in outside.settings_of(kept)
+
+
+def test_a_search_is_no_method_whose_objective_is_followed(split):
+    searched = RGALSCV(4, "ials", budget=0.5, n_iter=2, n_splits=1)
+    result = compare(split, {"searched": searched}, seeds=1, effort=Effort(objective_iterations=8), verbose=0)
+    assert result.objectives == {} and result.rows[0].family == "other"
+
+
+def test_the_verdict_is_that_of_the_corrected_test():
+    rows = [SimpleNamespace(method=name, label=name, users={"auc": 1}) for name in ("best", "near", "far")]
+    found = {"near": Against(-0.1, 0.04, 0.08, -0.2), "far": Against(-0.2, 0.01, 0.03, -0.4)}
+    body = significance_table(SimpleNamespace(metric="auc", rows=rows, against=lambda: found))[1]
+    assert [(line[0], line[-1]) for line in body] == [("near", "not significant"), ("far", "")]
 
 
 def test_ladders_beside_an_estimator_are_climbed_on_validation(split, X):
@@ -464,6 +514,7 @@ class Labels(Silent):
         ([EASE(), EASE(2.0)], ParameterError, "a dict gives names"),
         ((EASE(), {"regg": [1, 2]}), ParameterError, "'regg'.*reg"),
         ((EASE(), {"reg": []}), ParameterError, "ladder of reg=.*ascending"),
+        ((lambda X, k=1: X, {"X": [1, 2]}), ParameterError, "ladder='X' .*choose one of 'k'"),
         ({"a": (EASE(), {"regg": [1, 2]})}, ParameterError, "'regg'.*reg"),
         ("rg2,svd", ParameterError, "'svd'.*popularity"),
         ({}, ParameterError, "at least one"),
@@ -501,6 +552,7 @@ def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
     assert {name: row.test[name][0] for name in told} == pytest.approx(dict(told))
     assert "coverage@10" not in row.users
     result = compare(split, Neighbours(), metric="coverage@10", **ONE)
+    assert "below the best" not in result.text()
     assert result.to_frame()["difference"].isna().all()
     with pytest.raises(ParameterError, match="coverage@10"):
         result.to_frame(reference="popular")
@@ -679,6 +731,18 @@ def test_a_missing_matplotlib_is_named_before_the_first_fit(split, tmp_path, mon
         compare(split, "popularity", out=tmp_path / "out", **ONE)
     assert not (tmp_path / "out").exists()
     assert compare(split, "popularity", **ONE).rows
+    tuned = {**ONE, "effort": Effort(tune_only=True)}
+    assert compare(split, "popularity", out=tmp_path / "out", **tuned).rows, "tuning alone draws nothing"
+
+
+def test_a_file_is_no_folder_and_names_are_of_one_data_set(split, tmp_path):
+    (tmp_path / "one").write_text("mine")
+    for data, out in ((split, tmp_path / "one"), ({"one": split}, tmp_path)):
+        with pytest.raises(InputError, match="is a file; out must be a folder"):
+            compare(data, "popularity", out=out, **ONE)
+    with pytest.raises(ParameterError, match="names of data sets"):
+        compare({"one": split}, "popularity", name="mine", **ONE)
+    assert (tmp_path / "one").read_text() == "mine"
 
 
 def test_two_methods_of_one_label_are_refused(split):
@@ -821,8 +885,25 @@ def test_a_protocol_says_how_data_are_split():
             compare(data, "popularity", protocol=wrong, **ONE)
     with pytest.raises(ParameterError, match="decides on min_value"):
         prepare(data, protocol=protocol, core=3)
-    with pytest.raises(ParameterError, match="split already"):
-        compare(found, "popularity", protocol=protocol, **ONE)
+    for more in ({"protocol": protocol}, {"columns": {"user": "u"}}):
+        with pytest.raises(ParameterError, match="split already"):
+            compare(found, "popularity", **more, **ONE)
+
+
+def test_parts_are_of_the_rows_the_seed_and_the_core_that_were_asked_for():
+    data = make_implicit(120, 80, mean_interactions=15, random_state=2)
+    some = data.matrix.tolil()
+    some[7], some[:, 5] = 0, 0
+    assert prepare(some.tocsr()).train.shape == (119, 79), "without what nobody has"
+    for seed in (0, 5):
+        parts = Protocol(seed=seed).apply(data)
+        assert (prepare(data, random_state=seed).test.to_scipy() != parts.test).nnz == 0
+    marked = data.replace(split=(np.arange(data.nnz) % 5 == 0).astype(np.int8))
+    small = prepare(marked, core=8, random_state=5)
+    parts = Protocol(core=8, seed=5).apply(data)
+    assert small.train.shape == parts.train.shape < data.matrix.shape
+    assert (small.test.to_scipy() != parts.test).nnz == 0, "the test part is drawn anew"
+    assert small.user_ids.tolist() == data.user_ids[parts.users].tolist()
 
 
 def test_values_are_warned_of_once_for_each_data_set():

@@ -413,6 +413,11 @@ def test_what_is_asked_of_tune_reaches_its_fits(data, quiet):
     np.testing.assert_array_equal(model.item_factors_, again.item_factors_)
     found = tune("ials", data, space, **{**how, "protocol": "user 80/10/10"}, metric="recall@5")
     assert list(found.test) == ["recall@5"] and found.metric == "recall@5"
+    parts = Protocol(core=8).apply(data)
+    small = tune("ials", data, {**space, "K": 2}, **{**how, "protocol": Protocol(core=8)}).model
+    assert len(parts.users) < data.n_users and len(parts.items) < data.n_items
+    assert small.user_ids_.tolist() == data.user_ids[parts.users].tolist()
+    assert small.item_ids_.tolist() == data.item_ids[parts.items].tolist()
     marked = data.replace(split=np.arange(data.nnz).astype(np.int8) % 2)
     with pytest.warns(UserWarning, match="marked"):
         tune("ials", marked, {**space, "K": 2}, budget=0.5, refit=False)
