@@ -72,7 +72,7 @@ class Effort:
         Number of users, drawn at random, that validation looks at instead of all: validation after every
         iteration takes long on large data. Test metrics are over all users.
     objective_iterations : int, default 60
-        Length of the runs that record the objective, at least 8, or 0 for none; those of ALS are twice as long.
+        Length of the runs that record the objective, twice as long for ALS, at least 8; 0 for no such runs.
     start : mapping of str to mapping of str to float, optional
         By method: parameters from whose nearest rungs tuning starts, instead of the method's own, such as
         ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used unchanged.

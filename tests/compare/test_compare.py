@@ -20,7 +20,15 @@ from rgals.compare import runner as runner_module
 from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
 from rgals.compare.page import draw
-from rgals.compare.report import _objectives, _row, linear_rate, mean_and_spread, seconds_to
+from rgals.compare.report import (
+    _objectives,
+    _parameters,
+    _row,
+    _sort_key,
+    linear_rate,
+    mean_and_spread,
+    seconds_to,
+)
 from rgals.compare.runner import Runner, climb, packed
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
@@ -113,6 +121,37 @@ def test_a_row_is_what_its_runs_were():
     runs[3]["curve"] = []
     times = _row(method, tuned, runs, {}, ("mrr@10",), best=0.5).seconds_to
     assert times == {0.95: 5.0, 0.99: math.inf}, "of 2, 5, 5 and never; of 2, 5, never and never"
+
+
+def test_rows_without_a_figure_come_last_and_equal_ones_in_the_order_of_tuning():
+    figures = {
+        "a": (0.2, 0.5),
+        "b": (math.nan, 0.9),
+        "c": (0.3, 0.1),
+        "d": (0.2, 0.6),
+        "e": (math.nan, math.nan),
+    }
+    rows = [
+        SimpleNamespace(name=name, test={} if math.isnan(one) else {"auc": (one, 0.0)}, tuning={"best": best})
+        for name, (one, best) in figures.items()
+    ]
+    assert "".join(row.name for row in sorted(rows, key=lambda row: _sort_key(row, "auc"))) == "cdabe"
+
+
+def test_parameters_say_how_they_were_found():
+    for trials, finished, edges, said in (
+        (0, False, [], "reg=0.1 (not tuned)"),
+        (3, False, [], "reg=0.1 (trials ran out)"),
+        (3, True, [], "reg=0.1"),
+        (3, True, ["reg"], "reg=0.1 (reg at an end of its ladder)"),
+    ):
+        tuning = {"trials": trials, "finished": finished, "edges": edges}
+        assert _parameters(SimpleNamespace(params={"reg": 0.1}, tuning=tuning)) == said
+
+
+def test_an_estimator_is_tuned_from_its_own_value_on_an_ascending_ladder():
+    (method,) = get_methods((EASE(1000.0), {"reg": [10_000, 1, 1000, 10]}))
+    assert method.ladders == {"reg": (1, 10, 1000, 10_000)} and method.start_for(None, 4) == {"reg": 1000}
 
 
 def test_of_gradient_descent_the_rate_is_shown_that_ended_lowest():

@@ -514,6 +514,7 @@ class Labels(Silent):
         ([EASE(), EASE(2.0)], ParameterError, "a dict gives names"),
         ((EASE(), {"regg": [1, 2]}), ParameterError, "'regg'.*reg"),
         ((EASE(), {"reg": []}), ParameterError, "ladder of reg=.*ascending"),
+        ((lambda X, k=1, **more: X, {"more": [1, 2]}), ParameterError, "ladder='more' .*choose one of 'k'"),
         ((lambda X, k=1: X, {"X": [1, 2]}), ParameterError, "ladder='X' .*choose one of 'k'"),
         ({"a": (EASE(), {"regg": [1, 2]})}, ParameterError, "'regg'.*reg"),
         ("rg2,svd", ParameterError, "'svd'.*popularity"),
