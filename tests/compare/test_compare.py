@@ -150,8 +150,8 @@ def test_parameters_say_how_they_were_found():
 
 
 def test_an_estimator_is_tuned_from_its_own_value_on_an_ascending_ladder():
-    (method,) = get_methods((EASE(1000.0), {"reg": [10_000, 1, 1000, 10]}))
-    assert method.ladders == {"reg": (1, 10, 1000, 10_000)} and method.start_for(None, 4) == {"reg": 1000}
+    (method,) = get_methods((EASE(10.0), {"reg": [10_000, 1, 1000, 10]}))
+    assert method.ladders == {"reg": (1, 10, 1000, 10_000)} and method.start_for(None, 4) == {"reg": 10}
 
 
 def test_of_gradient_descent_the_rate_is_shown_that_ended_lowest():
