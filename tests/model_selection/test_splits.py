@@ -520,11 +520,17 @@ def test_a_global_protocol_is_a_global_split(made):
 
 
 def test_held_out_users(made):
-    parts = Protocol(split="held_out_users", fold_in=0.5).apply(made)
+    parts = Protocol(split="held_out_users", fold_in=0.75).apply(made)
     everybody = np.concatenate([parts.train_users, parts.validation_users, parts.test_users])
     assert np.array_equal(np.sort(everybody), np.arange(300))
     assert parts.train_users.max() > 280 and parts.test_users.min() < 20, "drawn at random"
     assert_partition((parts.test_fold_in, parts.test), made.matrix[parts.test_users])
+    for told, users in (
+        (parts.test_fold_in, parts.test_users),
+        (parts.validation_fold_in, parts.validation_users),
+    ):
+        sizes = [documented_sizes(n, (0.75, 0.25))[0] for n in np.diff(made.matrix.indptr)[users]]
+        assert np.diff(told.indptr).tolist() == sizes
     with pytest.raises(InputError, match="other users"):
         _ = parts.train_and_validation
 
