@@ -14,7 +14,7 @@ from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
 from rgals.model_selection.tuning.engine import WEIGHTS, find, read_losses
-from rgals.model_selection.tuning.halving import TOP
+from rgals.model_selection.tuning.halving import AGES, TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import RANGES, check_int, check_real, or_auto
@@ -278,7 +278,8 @@ def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_spl
     splits = np.full((len(rows), n_splits), np.nan)  # NaN for the parts that did not judge a row
     for n, row in enumerate(rows):
         start = n_splits - len(row["splits"]) if row["level"] > TOP else 0
-        splits[n, start : start + len(row["splits"])] = row["splits"]
+        if row["level"] != AGES:  # judged by the newest interactions, which are none of the parts
+            splits[n, start : start + len(row["splits"])] = row["splits"]
     # Rank by level first: scores of different levels cannot be compared.
     places = [(row["level"], row[metric]) for row in rows]
     ranks = [1 + sum(other > one for other in places) for one in places]

@@ -636,16 +636,18 @@ def test_the_table_of_a_search_by_hand():
         (2, 0.5, [0.5, 0.5]),
         (3, 0.1, [0.0, 0.2]),
         (2, 0.3, [0.3, 0.3]),
+        (-1, 0.7, [0.7]),  # of half-lives, judged by the newest interactions
     ]
     row = {"loss": "rg2", "params": {"K": 4}, "cost": 1.0, "seconds": 2.0}
     rows = [{**row, "level": level, "auc": figure, "splits": splits} for level, figure, splits in made]
     found = cv.results(rows, "auc", {"rg2": RG2()}, 4)
-    assert found["rank_test_score"].tolist() == [5, 3, 2, 1, 3]
+    assert found["rank_test_score"].tolist() == [5, 3, 2, 1, 3, 6]
     splits = np.stack([found[f"split{k}_test_score"] for k in range(4)], axis=1)
     nan = np.nan
     np.testing.assert_array_equal(splits[:2], [[0.8, 1.0, nan, nan], [0.2, 0.4, nan, nan]])
     np.testing.assert_array_equal(splits[3], [nan, nan, 0.0, 0.2])
-    np.testing.assert_allclose(found["std_test_score"], [0.1, 0.1, 0.0, 0.1, 0.0])
+    np.testing.assert_array_equal(splits[5], [nan] * 4)
+    np.testing.assert_allclose(found["std_test_score"], [0.1, 0.1, 0.0, 0.1, 0.0, 0.0])
 
 
 def test_large_data_are_sampled_by_user(data, monkeypatch):
