@@ -148,9 +148,16 @@ class Fitted:
             found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"
         if isinstance(state, FittedState) and seen is not None:
             found["solver"] = record.solver
-            given = state.weighting.rows(seen)
+            given, described = state.weighting.rows(seen), list[str]()
             for side, (name, rows) in enumerate({"users": given, "items": given.transpose()}.items()):
-                found[name] = str(Plan(rows, state.half(rows, side=side)[1], users.dtype, users.shape[1]))
+                prior = state.priors[side]
+                _, half = state.half(rows, prior, side)
+                found[name] = str(Plan(rows, half, users.dtype, users.shape[1]))
+                if prior is not None and not prior.mean:
+                    reg = prior.reg / replace(prior, ridge=half.ridge).mean_ridge
+                    described.append(f"{prior.features.shape[1]:,} of {name}, feature_reg={reg:.4g}")
+            if described:
+                found["features"] = "; ".join(described)
         found["memory"] = readable(_bytes(state))
         found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
         found["fingerprint"] = state.fingerprint

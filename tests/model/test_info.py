@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import interactions
@@ -119,3 +120,18 @@ def test_reprs_are_short_and_answers_have_names():
     assert repr(read_interactions(([1], [2]))) == "Interactions(1 users x 1 items, 1 interactions)"
     found = RGALS(4, random_state=0).fit(data.matrix).recommend([0, 1], 3)
     assert found.ids is found[0] and found.scores is found[1] and found._fields == ("ids", "scores")
+
+
+def test_info_says_which_features_a_model_has_and_what_their_regularisation_became(tmp_path):
+    X = interactions(40, 30)
+    rng = np.random.default_rng(0)
+    of_users, of_items = rng.normal(size=(40, 3)), rng.normal(size=(30, 1200))
+    model = RGALS(K=4, feature_reg=0.25, random_state=0).fit(
+        X, user_features=of_users, item_features=of_items
+    )
+    assert model.info()["features"] == "3 of users, feature_reg=0.25; 1,200 of items, feature_reg=0.25"
+    model.save(tmp_path / "m.npz")
+    assert RGALS.load(tmp_path / "m.npz").info() == model.info()
+    found = RGALS(K=4, random_state=0).fit(X, item_features=of_items).info()["features"]
+    assert found.startswith("1,200 of items, feature_reg=") and "auto" not in found
+    assert "features" not in RGALS(K=4, user_mean=True, random_state=0).fit(X).info()
