@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
 import sys
 from argparse import Namespace
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -116,6 +118,51 @@ def test_an_error_of_the_system_without_a_file_has_its_own_words_alone(monkeypat
 
     monkeypatch.setattr(_shared, "read_data", full)
     assert call("fit x.csv -o y", code=1).err == "rgals: error: No space left on device\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the device that is always full is of Linux")
+def test_a_full_disk_behind_the_output_is_found_before_the_end(monkeypatch, capsys):
+    out = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert main(["metrics", "hr"]) == 1
+    with suppress(OSError):
+        out.close()
+    assert capsys.readouterr().err == "rgals: error: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_is_closed_swallows_what_is_meant_for_it(name, monkeypatch):
+    monkeypatch.setattr(sys, name, None)
+    assert main(["metrics", "hr"]) == 0 and main(["metrics", "nonsense"]) == 1
+    getattr(sys, name).close()
+
+
+def test_what_is_printed_is_utf_8_whatever_the_encoding_of_the_system(folder, data, tmp_path, monkeypatch):
+    names = [f"κ{k} 東京" for k in range(60)]
+    RGALS(**MODEL).fit(data.matrix, user_ids=names).save(tmp_path / "m.npz")
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["recommend", str(tmp_path / "m.npz"), "--user", names[3], "-n", "1"]) == 0
+    assert out.buffer.getvalue().decode().splitlines()[1].startswith("κ3 東京,")
+
+
+def test_after_a_closed_pipe_nothing_is_written_to_it_any_more(tmp_path, monkeypatch):
+    def closed(path):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(_shared, "load", closed)
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["info", "model.npz"]) == 1
+        out.write("at exit")
+    assert (tmp_path / "out").read_text() == ""
+
+
+def test_a_folder_that_may_not_be_written_is_named_before_the_data_are_read(monkeypatch, tmp_path, call):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = call("fit absent.npz -o out/m.npz", code=1).err
+    assert said == f"rgals: error: {tmp_path}: Permission denied\n"
 
 
 def test_columns_are_given_by_their_positions_too(tmp_path, call):
