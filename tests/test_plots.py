@@ -115,11 +115,8 @@ def test_a_sweep_runs_through_the_best_of_each_value(X):
 
 
 def test_a_sweep_has_a_band_of_the_deviation_of_the_best_trials():
-    found = {
-        "param_reg": [0.1, 0.1, 1.0],
-        "mean_test_score": [0.2, 0.3, 0.4],
-        "std_test_score": [9, 0.01, 0.02],
-    }
+    found = {"param_reg": ["auto", 0.1, 0.1, 1.0], "mean_test_score": [0.9, 0.2, 0.3, 0.4]}
+    found["std_test_score"] = [7, 9, 0.01, 0.02]
     search = SimpleNamespace(cv_results_=found, metric="recall@5")
     ax = plots.sweep(search, "reg")
     corners = {(round(x, 9), round(y, 9)) for x, y in ax.collections[0].get_paths()[0].vertices}
