@@ -169,6 +169,11 @@ def test_popularity_bias_is_that_of_the_served_lists(X):
     top = (counts >= edges[11]) & (counts > 0)
     expected = shown[top].sum() / counts[top].sum() * counts.sum() / shown.sum()
     assert steep[-1, 1] == pytest.approx(expected)
+    group = np.searchsorted(edges, counts[counts > 0], "right")
+    means = [counts[counts > 0][group == k].mean() for k in np.unique(group)]
+    np.testing.assert_allclose(steep[:, 0], means)
+    full = plots.popularity_bias(lambda users: np.ones((len(users), 3)), np.ones((4, 3)))  # nobody lacks one
+    assert full.lines[0].get_xydata().tolist() == [[4, 0.001]]
 
 
 def test_lists_of_items_that_nobody_has_take_their_share():
@@ -180,8 +185,8 @@ def test_lists_of_items_that_nobody_has_take_their_share():
 
 
 def test_what_is_hardly_recommended_is_drawn_as_a_thousandth_over_its_interactions():
-    train = np.zeros((400, 3))
-    train[:, 0] = train[:4, 1] = train[0, 2] = 1
+    train = np.zeros((401, 3))  # the last user has nothing, and is asked for no list
+    train[:400, 0] = train[:4, 1] = train[0, 2] = 1
     ax = plots.popularity_bias(lambda users: np.tile([9.0, 2, 3], (len(users), 1)), train, n=1)
     drawn = lines(ax, 1)[0]
     # Who has item 0 alone, or item 1 too, gets item 2; user 0 has all.
