@@ -253,10 +253,12 @@ def test_the_spectrum_is_that_of_the_scores(shape):
 
 
 def test_a_spectrum_of_factors_of_float32_has_its_small_values_too():
-    P = np.eye(30, 4, dtype=np.float32) * np.float32([1, 1e-2, 1e-4, 1e-7]) + np.float32(3)
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(n, 4)))[0] for n in (30, 4))
+    P = ((left * [1, 1e-2, 1e-4, 1e-6]) @ right.T).astype(np.float32)
     drawn = plots.spectrum((P, np.eye(20, 4, dtype=np.float32))).lines[0]
     expected = np.linalg.svd(P.astype(np.float64), compute_uv=False)
-    np.testing.assert_allclose(drawn.get_ydata()[:3], expected[:3], rtol=1e-6)
+    np.testing.assert_allclose(drawn.get_ydata(), expected, rtol=1e-6)
     assert drawn.get_xdata().tolist() == [1, 2, 3, 4] and drawn.axes.get_yscale() == "log"
     with pytest.raises(InputTypeError, match="a model with factors or a pair of them is needed"):
         plots.spectrum(lambda users: np.ones((len(users), 3)))
