@@ -190,6 +190,14 @@ def test_new_users_and_filters_are_found_by_their_ids(matrix, tmp_path):
         assert read(out)[:2] == [np.array(new.user_ids)[row].tolist(), ids[row, place].tolist()]
 
 
+@pytest.mark.filterwarnings("ignore:.* users have no recommendations")
+def test_filters_in_a_list_are_those_in_a_tuple(model, tmp_path):
+    shown = sp.csr_array((np.random.default_rng(0).random((M, N)) < 0.3) * 1.0)
+    for kind in (tuple, list):
+        recommend_all(model, tmp_path / f"{kind.__name__}.csv", exclude=kind(["train", shown]), batch_size=16)
+    assert (tmp_path / "list.csv").read_bytes() == (tmp_path / "tuple.csv").read_bytes()
+
+
 def test_users_who_get_nothing_are_counted_in_one_warning(model, tmp_path):
     """Not by the batch, as `recommend` would: a run over millions ends with one line."""
     with pytest.warns(UserWarning) as said:
