@@ -59,15 +59,17 @@ def test_blocks_change_nothing(X, block, monkeypatch):
     whole = EASE(reg=5.0, dtype="float64").fit(X)
     users = np.arange(4, 70)
     lists = whole.recommend(users, n=8)
+    mine = sp.csr_array(np.random.default_rng(0).random((66, 45)) < 0.4)
+    several = {"exclude": mine}, {"candidates": mine}, {"exclude_items": [3, 8], "candidates": [8, 9]}
+    filtered = [whole.recommend(users, n=8, **filters) for filters in several]
     monkeypatch.setattr(ease, "_BLOCK_BYTES", block)
     monkeypatch.setattr(ease.EASE, "_pairs_at_once", 3)
     parts = EASE(reg=5.0, dtype="float64").fit(X)
     np.testing.assert_allclose(parts.weights_, whole.weights_, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(parts.recommend(users, n=8)[0], lists[0])
     np.testing.assert_allclose(parts.predict(users, 3), whole.predict(users, 3), rtol=1e-9)
-    mine = sp.csr_array(np.random.default_rng(0).random((66, 45)) < 0.4)
-    for filters in ({"exclude": mine}, {"candidates": mine}, {"exclude_items": [3, 8], "candidates": [8, 9]}):
-        found, want = (model.recommend(users, n=8, **filters) for model in (parts, whole))
+    for filters, want in zip(several, filtered, strict=True):
+        found = parts.recommend(users, n=8, **filters)
         np.testing.assert_array_equal(found.ids, want.ids)
         np.testing.assert_allclose(found.scores, want.scores, rtol=1e-9)
 
@@ -197,6 +199,8 @@ def test_memory_is_refused_before_it_is_allocated_with_both_numbers(monkeypatch)
     monkeypatch.setattr(ease, "_gramian", lambda *_: pytest.fail("allocated"))
     with pytest.raises(InsufficientMemoryError, match=r"6\.\d GiB of memory, but max_memory allows 2\.0 GiB"):
         EASE(max_memory=2 << 30).fit(X)
+    with pytest.raises(InsufficientMemoryError, match="but max_memory allows"):
+        EASE(max_memory=4 * 40_000**2 + 1).fit(X)  # the weights alone
     monkeypatch.setattr(memory, "available_bytes", lambda: 5 << 30)
     with pytest.raises(
         InsufficientMemoryError, match=r"40,000 items.* 6\.\d GiB .*but 5\.0 GiB are available"
