@@ -59,9 +59,9 @@ def test_items_that_nobody_has_count_zero_and_ages_of_any_size_are_told_apart():
         5,
         1,
     )
-    data = read_interactions((["a", "b", "c"], ["old", "new", "older"], None, [150, 450, 100]))
+    data = read_interactions((["u", "v", "w"], ["a", "b", "c"], None, [100, 150, 450]))
     ids = Popularity(half_life=1).fit(data).recommend_ids(["x"], n=3, unknown="popular").ids
-    assert ids.tolist() == [["new", "old", "older"]]
+    assert ids.tolist() == [["c", "b", "a"]]  # 0, 300 and 350 half-lives ago
 
 
 def test_times_of_a_table_belong_to_its_own_rows():
