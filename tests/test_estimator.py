@@ -395,6 +395,15 @@ def test_what_a_fitted_model_says_of_its_fit_is_not_changed_from_outside(X):
     assert model.item_scale_.tolist() == [1.0] * X.shape[1]
 
 
+def test_what_took_the_place_of_auto_is_told_and_what_was_given_stays(X):
+    auto = RGALS(4, random_state=0).fit(X)
+    assert (auto.params_["init"], auto.params_["n_iter"]) == ("random", auto.n_iter_)
+    assert f"n_iter={auto.n_iter_}" in repr(auto).partition("# fitted with")[2]
+    given = RGALS(4, n_iter=500, init="spectral", tol=1e-2, random_state=0).fit(X)
+    assert (given.params_["init"], given.params_["n_iter"]) == ("spectral", 500) and given.n_iter_ < 500
+    assert "n_iter=" not in repr(given).partition("# fitted with")[2]
+
+
 def test_the_tags_say_what_goes_in_and_comes_out():
     for model, positive, dtype in (
         (RGALS(), True, "float32"),
