@@ -139,6 +139,7 @@ def test_lists_have_no_more_places_than_there_are_items(model, tmp_path):
             recommend_all(model, tmp_path / name, n)
     with np.load(tmp_path / "all.npz") as z:
         assert z["item"].shape == z["score"].shape == (M, N)
+        assert (z["item"].dtype, z["score"].dtype) == (np.int32, np.float32)
     assert (tmp_path / "all.npz").read_bytes() == (tmp_path / "same.npz").read_bytes()
 
 
