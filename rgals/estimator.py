@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sklearn
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
 from rgals.datasets.given import Given, given
@@ -17,6 +16,7 @@ from rgals.model.file import FORMAT
 from rgals.model.fitted import told
 from rgals.model.state import FittedState
 from rgals.runtime.lazy import optional
+from rgals.runtime.sklearn import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from rgals.runtime.threads import workers
 from rgals.training import fit
 from rgals.training.base import Trained

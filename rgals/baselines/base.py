@@ -5,13 +5,13 @@ from copy import copy
 from typing import Any, NoReturn, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import check_ids
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputError
 from rgals.runtime.memory import typed_errors
+from rgals.runtime.sklearn import BaseEstimator
 from rgals.runtime.threads import n_threads
 from rgals.training.data import read
 from rgals.training.rows import OfRows

@@ -23,7 +23,6 @@ from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.losses.degrees import Degrees, power
 from rgals.losses.fitted import spectral_edge
@@ -31,6 +30,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import RANGES, check_real, or_auto, plain_number
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.sklearn import BaseEstimator
 
 #: A parameter's value for "take the number that the loss's rule gives for the matrix".
 AUTO = "auto"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
@@ -21,6 +20,7 @@ from rgals.runtime.checks import RANGES, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError, warn
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
+from rgals.runtime.sklearn import BaseEstimator
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
 #: Number of hidden parts below a number of interactions: on small data, one part is too noisy.

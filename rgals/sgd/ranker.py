@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
@@ -15,6 +14,7 @@ from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import RANGES, check_choice, check_int, or_auto
 from rgals.runtime.errors import InputTypeError, ParameterError, warn
+from rgals.runtime.sklearn import BaseEstimator
 from rgals.runtime.threads import n_threads, workers
 from rgals.sgd.defaults import AUTOMATIC, setting
 from rgals.sgd.epochs import BATCH, CHECKPOINT, CHUNK, TILE, Epochs

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.kernels import hard as kernel
 from rgals.kernels import topk
@@ -14,6 +13,7 @@ from rgals.losses.base import Coefficients, Side, weight_sums
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int, check_real, plain_copy
+from rgals.runtime.sklearn import BaseEstimator
 from rgals.runtime.threads import workers
 from rgals.solvers.base import Backend
 

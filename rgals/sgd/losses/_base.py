@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from rgals.kernels.smooth import step
 from rgals.losses.base import as_array
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import Declared, check_choice, check_int, check_real, parameter
 from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ShapeError
+from rgals.runtime.sklearn import BaseEstimator
 
 
 @dataclass(frozen=True)

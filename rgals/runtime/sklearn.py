@@ -1,0 +1,5 @@
+"""The base classes of scikit-learn. Its types are unknown to checkers: the stub beside this file has them."""
+
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+__all__ = ["BaseEstimator", "ClassNamePrefixFeaturesOutMixin", "TransformerMixin"]
