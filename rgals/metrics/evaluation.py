@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -18,8 +18,10 @@ _BATCH = 1 << 13  # most users ranked at once; a multiple of the block sizes of 
 _DENSE_BYTES = 1 << 26  # most bytes of float64 scores that a callable is asked for at once
 _DROPPED = "test interactions are also in train: they cannot be recommended and were dropped"
 
+Names = str | Iterable[str]
 
-class Evaluation(dict):
+
+class Evaluation(dict[str, float]):
     """Figures by metric: a dict that knows whom they are about.
 
     Parameters
@@ -51,11 +53,27 @@ class Evaluation(dict):
         self.n_users, self.n_cold, self.n_interactions = n_users, n_cold, n_interactions
 
 
+class _Options(TypedDict, total=False):
+    users: Any
+    cold: str
+    columns: Any
+    batch_size: int | None
+    n_jobs: int | None
+
+
+@overload
+def evaluate(
+    model: Any, train: Any, test: Any, metrics: Names = ..., *, per_user: bool, **more: Unpack[_Options]
+) -> Any: ...
+@overload
+def evaluate(
+    model: Any, train: Any, test: Any, metrics: Names = ..., **more: Unpack[_Options]
+) -> Evaluation: ...
 def evaluate(
     model: Any,
     train: Any,
     test: Any,
-    metrics: str | Iterable[str] = ("ndcg@10",),
+    metrics: Names = ("ndcg@10",),
     *,
     users: Any = None,
     cold: str = "empty",
@@ -158,7 +176,7 @@ def evaluate(
 
 def figures(
     judged: Served, wanted: Sequence[Metric], rows: np.ndarray, n_jobs: int | None, batch: int | None = None
-) -> tuple[Evaluation, Evaluation, np.ndarray]:
+) -> tuple[Evaluation, Any, np.ndarray]:
     """Means over ``rows``, the figures of each row with test items outside train, and these rows."""
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
@@ -234,7 +252,7 @@ def evaluate_segments(
     model: Any,
     train: Any,
     test: Any,
-    metrics: str | Iterable[str] = ("ndcg@10",),
+    metrics: Names = ("ndcg@10",),
     *,
     by: str = "activity",
     bins: int | Sequence[int] = 3,
