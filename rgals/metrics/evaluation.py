@@ -53,7 +53,7 @@ class Evaluation(dict[str, float]):
         self.n_users, self.n_cold, self.n_interactions = n_users, n_cold, n_interactions
 
 
-class _Options(TypedDict, total=False):
+class _How(TypedDict, total=False):
     users: Any
     cold: str
     columns: Any
@@ -63,12 +63,10 @@ class _Options(TypedDict, total=False):
 
 @overload
 def evaluate(
-    model: Any, train: Any, test: Any, metrics: Names = ..., *, per_user: bool, **more: Unpack[_Options]
+    model: Any, train: Any, test: Any, metrics: Names = ..., *, per_user: bool, **how: Unpack[_How]
 ) -> Any: ...
 @overload
-def evaluate(
-    model: Any, train: Any, test: Any, metrics: Names = ..., **more: Unpack[_Options]
-) -> Evaluation: ...
+def evaluate(model: Any, train: Any, test: Any, metrics: Names = ..., **how: Unpack[_How]) -> Evaluation: ...
 def evaluate(
     model: Any,
     train: Any,
