@@ -753,7 +753,7 @@ def test_interactions_read_times_as_a_column_of_a_file_is_read(tmp_path):
         data.save(tmp_path / "data.npz")  # of objects none could be read again
         assert read_interactions(tmp_path / "data.npz").timestamp.tolist() == expected.tolist()
         assert Interactions(X, ["a", "b"], ["x", "y"], data.timestamp).timestamp is data.timestamp
-    for missing in (np.where(dates == dates[1], np.datetime64("NaT"), dates), [1.0, np.nan, 2.0]):
+    for missing in (np.where(dates == dates[1], np.datetime64("NaT", "s"), dates), [1.0, np.nan, 2.0]):
         with pytest.raises(InputError, match=r"timestamp\[1\]: the timestamp is (missing|nan)"):
             Interactions(X, ["a", "b"], ["x", "y"], missing)
 

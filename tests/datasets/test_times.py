@@ -243,7 +243,7 @@ def test_periods_and_durations_are_said_to_be_no_points_in_time():
         read_interactions((["a"], ["x"], None, [dt.timedelta(hours=1)]))
 
 
-@pytest.mark.parametrize("missing", [None, pd.NaT, np.datetime64("NaT"), float("nan")])
+@pytest.mark.parametrize("missing", [None, pd.NaT, np.datetime64("NaT", "s"), float("nan")])
 @pytest.mark.parametrize("box", [list, pd.Series, np.array])
 def test_times_that_hold_nothing_are_told_to_be_left_out(missing, box):
     """Surprise's ratings are (user, item, rating, None); what `fit` advised for them ended in a dead end."""

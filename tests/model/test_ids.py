@@ -195,7 +195,7 @@ def test_lists_that_were_shown_are_a_filter_whatever_their_scores_are(X):
     assert (model.recommend(range(6), n=3, exclude=shown).ids == None).all()  # noqa: E711
     again = model.recommend(range(6), n=len(items), exclude=None, candidates=shown)
     assert (again.ids == whole.ids).all()
-    dated = shown.assign(timestamp=np.datetime64("NaT"))[["user", "item", "timestamp", "rank"]]
+    dated = shown.assign(timestamp=np.datetime64("NaT", "s"))[["user", "item", "timestamp", "rank"]]
     assert (model.recommend(range(6), n=3, exclude=dated).ids == None).all()  # noqa: E711
 
 

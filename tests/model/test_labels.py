@@ -60,7 +60,8 @@ def test_a_label_given_twice_is_refused_with_both_positions(model, X, side, make
 
 
 @pytest.mark.parametrize(
-    "odd", [None, float("nan"), 1.5, True, ("a", "b"), np.datetime64("NaT"), np.timedelta64(1, "D"), 2**70]
+    "odd",
+    [None, float("nan"), 1.5, True, ("a", "b"), np.datetime64("NaT", "s"), np.timedelta64(1, "D"), 2**70],
 )
 def test_what_is_no_label_is_refused_with_its_place(model, X, odd):
     for side, n in (("user", M), ("item", N)):

@@ -46,7 +46,7 @@ def test_numbers_are_no_truth_values(value):
 
 
 def test_a_span_of_time_is_no_number():
-    span = np.timedelta64(3)
+    span = np.timedelta64(3, "s")
     assert plain_number(span) is span
     with pytest.raises(ParameterError, match="n_iter"):
         RGALS(K=2, n_iter=span).fit(np.eye(4))
@@ -69,7 +69,7 @@ class Fewer(Some):
 @pytest.mark.parametrize(
     "kind, good, bad",
     [
-        ("int > 0", (1, 9), (0, 1.0, True, np.True_, np.timedelta64(3), None)),
+        ("int > 0", (1, 9), (0, 1.0, True, np.True_, np.timedelta64(3, "s"), None)),
         ("int > 0, optional", (1, None), (0, "1")),
         ("int >= 0, optional", (0, None), (-1,)),
         ("float >= 0", (0, 0.0, 2), (-1e-9, "0", float("nan"), float("inf"))),
@@ -77,7 +77,7 @@ class Fewer(Some):
         ("float in [0, 1]", (0, 1), (-0.1, 1.1)),
         ("float in (0, 1]", (1e-9, 1), (0, 1.1)),
         ("float in [0, 1)", (0, 0.999), (-0.1, 1)),
-        ("float in (0, 1)", (1e-9, 1 - 1e-12), (0, 1, np.True_, np.timedelta64(0))),
+        ("float in (0, 1)", (1e-9, 1 - 1e-12), (0, 1, np.True_, np.timedelta64(0, "s"))),
         ("float", (-1e300, 0), ("x", None)),
     ],
 )
