@@ -35,7 +35,7 @@ def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)
     if not whole or value < minimum or (maximum is not None and value > maximum):
         upper = "" if maximum is None else f" and <= {maximum}"
-        raise ParameterError(name, value, f"give an integer >= {minimum}{upper}")
+        raise ParameterError(name, plain_number(value), f"give an integer >= {minimum}{upper}")
     return int(value)
 
 

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from rgals import RGALS
-from rgals.runtime.checks import RANGES, Declared, check_choice, check_real, parameter, plain_number
+from rgals.runtime.checks import (
+    RANGES,
+    Declared,
+    check_choice,
+    check_int,
+    check_real,
+    parameter,
+    plain_number,
+)
 from rgals.runtime.errors import ParameterError
 
 
@@ -115,3 +123,8 @@ def test_a_class_has_its_parameters_in_signature_docstring_and_check():
 def test_a_class_describes_what_its_constructor_takes():
     assert "size : int" in inspect.getdoc(Fewer) and "start" not in inspect.getdoc(Fewer)
     assert (Fewer().size, Fewer(4).size, Fewer().start) == (2, 4, 0.5)
+
+
+def test_messages_show_numbers_of_numpy_as_plain_ones():
+    with pytest.raises(ParameterError, match=r"^n=0 is not valid"):
+        check_int("n", np.int64(0), 1)
