@@ -94,10 +94,12 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
     if args.checkpoint is None and args.checkpoint_every is not None:
         raise InputError("--checkpoint-every N says how often, not where: give --checkpoint FOLDER, too")
+    how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
+    if not args.early_stopping and how.keys() & {"metric", "patience"}:
+        raise InputError("--metric and --patience say when --early-stopping stops: give that, too")
     every = 1 if args.checkpoint_every is None else args.checkpoint_every
     checkpoint = None if args.checkpoint is None else Checkpoint(args.checkpoint, every)
     shared.check_outputs((args.output, args.held_out), args.data, args.user_features, args.item_features)
-    how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     # Before DATA is read, which may take minutes.
     model._check({"checkpoint": checkpoint, "user_features": args.user_features})

@@ -15,7 +15,7 @@ from rgals.metrics import evaluate
 from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
 from rgals.runtime.checks import check_int, check_share
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputError, ParameterError
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
 from rgals.scoring._tables import check_writable, choose_format, write_text
@@ -31,7 +31,7 @@ _BATCH_SIZE = 8192
     arg("DATA", "file of held-out interactions"),
     arg("--metrics LIST", f"default: {_METRICS}", default=_METRICS),
     arg("--fold-in SHARE", "hide this share of every user of DATA", type=float),
-    arg("--seed N", "seed of the hidden share (default: 0)", type=int, default=0),
+    arg("--seed N", "seed of the hidden share (default: 0)", type=int),
     arg("--cold", "lists of users unknown to the model (default: empty)", choices=COLD, default="empty"),
     param(evaluate, *shared.JOBS),
     arg("--json", "print one line of JSON"),
@@ -51,8 +51,12 @@ def run_evaluate(args: argparse.Namespace) -> None:
     known: that share of every user's interactions in DATA is the truth, and the user's factors are computed
     from the rest.
     """
+    if args.fold_in is None and args.seed is not None:
+        raise InputError("--seed N draws the share of --fold-in SHARE: give both")
     if args.fold_in is not None:
         check_share("fold_in", args.fold_in)
+        if args.cold != COLD[0]:
+            raise InputError(f"--cold {args.cold} is for users unknown to the model: --fold-in knows all")
     metrics = tuple(name.strip() for name in args.metrics.split(",") if name.strip())
     model, how = shared.load(args.model), {"metrics": metrics, **parameters(args, evaluate)}
     if args.fold_in is not None and isinstance(model, SGDRanker):
@@ -61,7 +65,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
     if args.fold_in is not None:
         rows = shared.align(data, data.matrix, None, model._state().items)
         told = Given(rows, timestamp=getattr(rows, "times", None))
-        shown, truth = split_interactions(told, (1 - args.fold_in, args.fold_in), random_state=args.seed)
+        shown, truth = split_interactions(told, (1 - args.fold_in, args.fold_in), random_state=args.seed or 0)
         fixed, state, known = model._read_rows(shown)
         fixed._warn_without_features(state, "--fold-in")
         figures = evaluate(fixed._ranking(state, fixed._fold_in(state, known)), shown, truth, **how)

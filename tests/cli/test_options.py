@@ -21,7 +21,7 @@ from rgals.cli import _shared, compare, demo, fit, main, saved
 from rgals.compare import Effort
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
+from rgals.model_selection import Protocol, split_interactions
 
 FAST = ("--K", "2", "--n-iter", "1", "--seed", "0")
 MODEL = {"K": 2, "n_iter": 1, "random_state": 0}
@@ -550,3 +550,27 @@ def test_demo_shows_a_user_of_median_length_who_has_something_held_out():
     data = Interactions(matrix, np.arange(9), np.arange(9), split=split)
     assert demo._typical_user(data) == 5  # 8, 3 and 1 items are left to those three
     assert demo._typical_user(data.replace(split=np.zeros(matrix.nnz, np.int8))) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("evaluate in/model.npz in/data.npz --seed 3", "--fold-in SHARE"),
+        ("evaluate in/model.npz in/data.npz --fold-in 0.2 --cold popular", "--cold popular"),
+        ("fit in/data.npz -o out/m.npz --patience 2", "--early-stopping"),
+        ("fit in/data.npz -o out/m.npz --metric recall@5", "--early-stopping"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(line, advice, call):
+    out, err = call(line, code=1)
+    assert advice in err and err.count("\n") == 1 and out == ""
+
+
+def test_a_protocol_that_divides_marked_data_anew_says_so(marked, folder, call):
+    """`rgals tune` fitted marked test interactions without a word."""
+    said = f"{np.count_nonzero(marked.split)} interactions marked as test or validation are divided anew"
+    how = "--budget 0.1 --n-iter 1 -K 2 -q --protocol"
+    assert said in call(f"tune in/marked.npz -o out/m.npz {how}", "user 80/10/10").err
+    assert said not in call(f"tune in/marked.npz -o out/m.npz {how}", "given split").err
+    with pytest.warns(UserWarning, match=said):
+        Protocol().apply(marked)
