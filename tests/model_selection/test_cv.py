@@ -625,7 +625,7 @@ def test_the_number_of_hidden_parts_follows_the_data(nnz, parts, monkeypatch):
     for n_splits, expected in (("auto", parts), (5, 5)):
         with pytest.raises(AskedError) as given:
             RGALSCV(4, n_splits=n_splits, validation_users=77, random_state=9).fit(X)
-        assert given.value.args == (expected, 77, 9)
+        assert given.value.args == (expected, 77, 9, {"user_features": None, "item_features": None})
 
 
 def test_the_table_of_a_search_by_hand():

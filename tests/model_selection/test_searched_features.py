@@ -121,6 +121,8 @@ def test_what_goes_with_no_features_is_refused_by_name(told):
     X, features = told
     with pytest.raises(InputError, match="features or a protocol, not both"):
         tune("rg2", X, {"K": 4}, protocol="user 80/10/10", budget=1, **features)
+    with pytest.raises(TypeError, match=r"tune\(\) got an unexpected keyword argument 'budgets'"):
+        tune("rg2", X, {"K": 4}, budgets=1)
     with pytest.raises(InputError, match="item_features has 119 rows"):
         RGALSCV(K=4).fit(X, item_features=features["item_features"][1:])
     with pytest.raises(ParameterError, match="features act by the regularisation"):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from rgals.datasets.given import given
 from rgals.estimator import RGALS
@@ -126,6 +126,13 @@ class TuneResult:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class Features(TypedDict, total=False):
+    """Tables of features, as `RGALS.fit` takes them."""
+
+    user_features: Any
+    item_features: Any
+
+
 def tune(
     loss: str | Loss | Sequence[str | Loss],
     X: Any,
@@ -135,8 +142,6 @@ def tune(
     protocol: Protocol | str | None = None,
     validation: Any = None,
     columns: Any = None,
-    user_features: Any = None,
-    item_features: Any = None,
     metric: str = "ndcg@10",
     values: str = "auto",
     search: Search | None = None,
@@ -145,6 +150,7 @@ def tune(
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: int = 0,
+    **features: Unpack[Features],
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
@@ -181,8 +187,6 @@ def tune(
         Held-out interactions, in place of a protocol; X is the training part.
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
-    user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
-        As in `rgals.RGALSCV.fit`; not beside a protocol.
     metric : str, default "ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
@@ -198,6 +202,8 @@ def tune(
     n_jobs : int or None
     verbose : int, default 0
         1 shows a progress bar.
+    **features : sparse matrix, array, frame or (ids, matrix), optional
+        ``user_features`` and ``item_features``, as in `rgals.RGALSCV.fit`; not beside a protocol.
 
     Returns
     -------
@@ -238,7 +244,8 @@ def tune(
     check_int("random_state", random_state, 0, 2**32 - 1)
     X = given(X, columns) if protocol is not None else given(X, columns).warned()
     validation = None if validation is None else given(validation, columns, "validation")
-    features = {"user_features": user_features, "item_features": item_features}
+    for name in features.keys() - Features.__annotations__:
+        raise TypeError(f"tune() got an unexpected keyword argument {name!r}")
     asked = search.repeats, search.max_users, random_state
     prepared = split_for_tuning(X, protocol, validation, *asked, features)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}

@@ -51,10 +51,6 @@ class Fold:
     fold_in: bool  # True if the judged users are not those of `train`
     features: dict[str, sp.csr_array] = field(default_factory=dict)  # of the users and items of `train`
 
-    def fit(self, model: RGALS, **how: Any) -> RGALS:
-        """Fit a model to the training part."""
-        return model.fit(self.train, **how, **self.features)
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -108,20 +104,21 @@ def split_for_tuning(
     repeats: int,
     max_users: int | None,
     seed: int,
-    described: Mapping[str, Any] | None = None,
+    features: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """Split the data as documented in `tune`."""
     if protocol is not None and validation is not None:
         raise InputError("give a protocol or validation interactions, not both")
     protocol = named_protocol(protocol)
-    X, parts, features = given(X), None, dict[str, sp.csr_array]()
-    if described and any(one is not None for one in described.values()):
+    X, parts, of_rows = given(X), None, dict[str, sp.csr_array]()
+    tables = {name: (features or {}).get(name) for name in ("user_features", "item_features")}
+    if any(table is not None for table in tables.values()):
         if protocol is not None:
             raise InputError("a protocol leaves out users and items: give features or a protocol, not both")
         known = as_csr(X.csr(), dislikes=True), (X.user_ids, X.item_ids)
-        matrix, labels, priors, _ = with_features(RGALS(), *known, dict(described))
+        matrix, labels, priors, _ = with_features(RGALS(), *known, tables)
         X = Given(matrix.to_scipy(), *labels, X.timestamp, frame=X.frame)
-        features = {name: p.features for name, p in zip(described, priors, strict=True) if p is not None}
+        of_rows = {name: p.features for name, p in zip(tables, priors, strict=True) if p is not None}
     user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:
         parts = protocol.apply(X)
@@ -167,7 +164,7 @@ def split_for_tuning(
     more = (split_interactions(final, (1 - share, share), random_state=one) for one in seeds)
     pairs = [(train, held_out), *more]
     splits = [_fold(told, hidden, max_users, seed) for told, hidden in pairs]
-    splits, later = ([replace(fold, features=features) for fold in folds] for folds in (splits, later))
+    splits, later = ([replace(fold, features=of_rows) for fold in folds] for folds in (splits, later))
     return Prepared(splits, final, parts, user_ids, item_ids, later)
 
 

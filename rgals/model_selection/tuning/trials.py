@@ -250,7 +250,7 @@ class Measurement:
             split, middle = self.prepared.cheap[k], self.space.params(self.space.middle)
             model = self.model(self.settings({**middle, "n_iter": _WARM}, split.train, params["K"]))
             try:
-                self._starts[k] = split.fit(model)
+                self._starts[k] = model.fit(split.train, **split.features)
             except NumericalError:
                 self._starts[k] = None
         return self._starts[k]
@@ -286,7 +286,7 @@ class Measurement:
                 model.set_params(warm_start=True)
                 model._snapshot = start._snapshot
             try:
-                split.fit(model, callbacks=look)
+                model.fit(split.train, callbacks=look, **split.features)
                 look.end(model)
             except NumericalError as error:
                 cost = self.hard_cost(params, level) if weight else self.cost(params["K"], depth, last)
