@@ -47,7 +47,12 @@ class Served:
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # if the test set came with ids
     disliked: CSR  # test interactions of negative value
-    silent: np.ndarray  # of each user, whether the model's factors cannot rank items for them
+    needs_history: bool = True  # False if the model has scores for cold users too
+
+    @cached_property
+    def silent(self) -> np.ndarray:
+        """Of each user, whether the model's factors cannot rank items for them."""
+        return self.cold & (self.needs_history | (np.arange(len(self.cold)) >= self.n_known))
 
     def named(self, users: np.ndarray) -> np.ndarray:
         """Users by their ids, where the test set came with ids."""
@@ -198,8 +203,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None, na
     if history.nnz == 0:  # without any interactions, users are known by factors that are not 0
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None
-    silent = nothing & (needs | (np.arange(truth.n_rows) >= n_users))  # `Popularity` ranks for those it knows
-    known_of = popular, history, n_users, labels, disliked, silent
+    known_of = popular, history, n_users, labels, disliked, needs
     return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
 
