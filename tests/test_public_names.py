@@ -104,7 +104,6 @@ RGALS.load("model.npz").user_factors  # type: ignore[attr-defined]
 RGALSCV().fit(data).best_loss_  # type: ignore[attr-defined]
 SGDRanker().fit(data).item_factors  # type: ignore[attr-defined]
 DaskRGALS().fit(data).local  # type: ignore[attr-defined]
-evaluate(model, train, test, metric="ndcg@10")  # type: ignore[call-overload]
 evaluate(model, train, test).users  # type: ignore[attr-defined]
 compare({"a": data}).rows  # type: ignore[attr-defined]
 """

@@ -1,6 +1,7 @@
 """Shared by several commands: options for reading and fitting, losses as text, tables, messages."""
 
 import argparse
+import errno
 import inspect
 import os
 import re
@@ -159,7 +160,8 @@ def read_table(path: str, label: str, args: argparse.Namespace) -> Any:
             listed = ", ".join(map(repr, table))
             raise InputError(f"{path}: no column is called {label}; the columns (after commas) are {listed}")
         if path.endswith(".parquet"):
-            texts = {name: as_labels(table[name]).astype(str) for name in own if are_texts(args, label)}
+            ids = [name for name in own if table[name].is_unique and table[name].dtype.kind != "f"]
+            texts = {name: as_labels(table[name]).astype(str) for name in ids if are_texts(args, label)}
             return table.assign(**texts)
         # Read ids as in files of interactions: pandas would read 007 as 7, and NA as missing.
         texts = pandas.read_csv(path, dtype=str, keep_default_na=False)
@@ -198,15 +200,20 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
 
 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
-    """Refuse outputs that could not be written after long work, or would replace another file."""
-    taken = set(map(os.path.realpath, filter(None, inputs)))
+    """Refuse absent inputs, and outputs that replace a file or could not be written after long work."""
+    given = [path for path in inputs if path is not None]
+    for path in given:
+        if not os.path.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path or "''")
+    taken = set(map(os.path.realpath, given))
     for path in (path for path in outputs if path is not None):
         place = os.path.realpath(path)
         if place in taken:
             raise InputError(f"{path} would replace another file of this command; give another name")
-        if os.path.exists(place) and not os.path.isfile(place):
-            what = "a folder" if os.path.isdir(place) else "no regular file"
-            raise InputError(f"{path or place} is {what}; give the name of a file")
+        shown = path or place  # not `place` of /dev/stdout, which may not exist
+        if os.path.exists(shown) and not os.path.isfile(shown):
+            what = "a folder" if os.path.isdir(shown) else "no regular file"
+            raise InputError(f"{shown} is {what}; give the name of a file")
         taken.add(place)
         folder = os.path.dirname(place)
         if not os.path.isdir(folder):

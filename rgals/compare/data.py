@@ -1,7 +1,7 @@
 """The data of a comparison: training, validation and test interactions."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,8 @@ def prepare(
     if not data.labelled:  # drop users and items without interactions
         data = given(read_interactions(data.csr()))
     if protocol is None:
-        kind = "given" if data.split is not None and core is None else "user"
+        data = data if core is None else replace(data, split=None)
+        kind = "user" if data.split is None else "given"
         protocol = Protocol(kind, min_value=min_value, core=core, seed=random_state)
     elif protocol.split == "held_out_users":
         raise ParameterError("protocol", str(protocol), "methods are compared on users of the training part")

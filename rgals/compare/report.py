@@ -353,7 +353,7 @@ def _objectives(records: dict[str, dict], methods: list[Method], tuned: dict[str
         prefix = f"objective gradient {params_text(params)} "
         tried = [record for key, record in records.items() if key.startswith(prefix)]
         tried = [record for record in tried if record["objective"] and not record["error"]]
-        if method.name == "rg2" and tried:
+        if method.key() == "rg2" and tried:
             best = min(tried, key=lambda record: record["objective"][-1])
             out[f"RG2 by gradient (Adam, lr={best['lr']:g})"] = best | {"same_as": method.label}
     for found in out.values():

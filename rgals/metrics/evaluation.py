@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -53,21 +53,13 @@ class Evaluation(dict[str, float]):
         self.n_users, self.n_cold, self.n_interactions = n_users, n_cold, n_interactions
 
 
-class _How(TypedDict, total=False):
-    users: Any
-    cold: str
-    columns: Any
-    batch_size: int | None
-    n_jobs: int | None
-
-
 @overload
 def evaluate(
-    model: Any, train: Any, test: Any, metrics: Names = ..., *, per_user: bool, **how: Unpack[_How]
+    model: Any, train: Any, test: Any, metrics: Names = ..., *, per_user: bool, **how: Any
 ) -> Any: ...
 @overload
-def evaluate(model: Any, train: Any, test: Any, metrics: Names = ..., **how: Unpack[_How]) -> Evaluation: ...
-def evaluate(
+def evaluate(model: Any, train: Any, test: Any, metrics: Names = ..., **how: Any) -> Evaluation: ...
+def evaluate(  # type: ignore[misc]  # the overloads name no options
     model: Any,
     train: Any,
     test: Any,

@@ -154,8 +154,10 @@ class Fitted:
                 _, half = state.half(rows, prior, side)
                 found[name] = str(Plan(rows, half, users.dtype, users.shape[1]))
                 if prior is not None and not prior.mean:
+                    # Its unit is the mean ridge of the fit, which is that of the data until these grow.
                     reg = prior.reg / replace(prior, ridge=half.ridge).mean_ridge
-                    described.append(f"{prior.features.shape[1]:,} of {name}, feature_reg={reg:.4g}")
+                    shown = "" if record.merged else f", feature_reg={reg:.4g}"
+                    described.append(f"{prior.features.shape[1]:,} of {name}{shown}")
             if described:
                 found["features"] = "; ".join(described)
         found["memory"] = readable(_bytes(state))

@@ -253,8 +253,8 @@ class Protocol:
         if needed is not None and marks is None:
             raise InputError(f"split={self.split!r} needs Interactions with a {needed}")
         if self.split != "given" and told.n_marked:
-            advice = "read_interactions(..., split=None) reads no marks"
-            warn(f"{told.n_marked:,} interactions marked as test or validation are divided anew: {advice}")
+            advice = "data.replace(split=None) has no marks"
+            warn(f"{told.n_marked:,} interactions marked as test or validation are divided anew; {advice}")
         if self.min_value is not None:
             kept = matrix.data >= matrix.data.dtype.type(self.min_value)
             matrix = entries(matrix, kept)

@@ -159,8 +159,8 @@ def recommend_all(
     if kind == "npz" and users is not None:
         IdMap(task.names(0, len(task)), "users")  # refuses users that occur twice
     target, started = os.path.realpath(os.fspath(out)), time.perf_counter()
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise InputError(f"{target} exists and is not a file; give the name of a file")
+    if os.path.exists(out) and not os.path.isfile(out):
+        raise InputError(f"{os.fspath(out)} exists and is not a file; give the name of a file")
     with naming(target), Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
         with Bar(total=len(task), initial=resumed, desc="users", unit="user", disable=not verbose) as bar:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, cast
 
 from rgals.datasets.given import given
 from rgals.estimator import RGALS
@@ -126,13 +126,6 @@ class TuneResult:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-class Features(TypedDict, total=False):
-    """Tables of features, as `RGALS.fit` takes them."""
-
-    user_features: Any
-    item_features: Any
-
-
 def tune(
     loss: str | Loss | Sequence[str | Loss],
     X: Any,
@@ -150,7 +143,7 @@ def tune(
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: int = 0,
-    **features: Unpack[Features],
+    **features: Any,
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
@@ -244,7 +237,7 @@ def tune(
     check_int("random_state", random_state, 0, 2**32 - 1)
     X = given(X, columns) if protocol is not None else given(X, columns).warned()
     validation = None if validation is None else given(validation, columns, "validation")
-    for name in features.keys() - Features.__annotations__:
+    for name in features.keys() - {"user_features", "item_features"}:
         raise TypeError(f"tune() got an unexpected keyword argument {name!r}")
     asked = search.repeats, search.max_users, random_state
     prepared = split_for_tuning(X, protocol, validation, *asked, features)

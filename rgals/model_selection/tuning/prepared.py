@@ -115,7 +115,8 @@ def split_for_tuning(
     if any(table is not None for table in tables.values()):
         if protocol is not None:
             raise InputError("a protocol leaves out users and items: give features or a protocol, not both")
-        known = as_csr(X.csr(), dislikes=True), (X.user_ids, X.item_ids)
+        matrix = X.csr()
+        known = as_csr(matrix, dtype=matrix.dtype, dislikes=True), (X.user_ids, X.item_ids)
         matrix, labels, priors, _ = with_features(RGALS(), *known, tables)
         X = Given(matrix.to_scipy(), *labels, X.timestamp, frame=X.frame)
         of_rows = {name: p.features for name, p in zip(tables, priors, strict=True) if p is not None}
