@@ -96,7 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         text = str(error)
         if isinstance(error, OSError) and error.strerror and not isinstance(error, RgalsError):
-            text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+            text = (
+                f"{error.filename or 'an empty name'}: {error.strerror}"
+                if error.filename is not None
+                else error.strerror
+            )
         _say(f"error: {text}")
         return FAILED
 

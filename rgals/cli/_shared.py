@@ -1,7 +1,6 @@
 """Shared by several commands: options for reading and fitting, losses as text, tables, messages."""
 
 import argparse
-import errno
 import inspect
 import os
 import re
@@ -159,10 +158,10 @@ def read_table(path: str, label: str, args: argparse.Namespace) -> Any:
         if not own:
             listed = ", ".join(map(repr, table))
             raise InputError(f"{path}: no column is called {label}; the columns (after commas) are {listed}")
+        own = [name for name in own if name == label] or own
         if path.endswith(".parquet"):
-            ids = [name for name in own if table[name].is_unique and table[name].dtype.kind != "f"]
-            texts = {name: as_labels(table[name]).astype(str) for name in ids if are_texts(args, label)}
-            return table.assign(**texts)
+            ids = [name for name in own if table[name].is_unique and are_texts(args, label)]
+            return table.assign(**{name: as_labels(table[name]).astype(str) for name in ids})
         # Read ids as in files of interactions: pandas would read 007 as 7, and NA as missing.
         texts = pandas.read_csv(path, dtype=str, keep_default_na=False)
         for column in own:
@@ -200,12 +199,8 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
 
 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
-    """Refuse absent inputs, and outputs that replace a file or could not be written after long work."""
-    given = [path for path in inputs if path is not None]
-    for path in given:
-        if not os.path.exists(path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path or "''")
-    taken = set(map(os.path.realpath, given))
+    """Refuse outputs that could not be written after long work, or would replace another file."""
+    taken = set(map(os.path.realpath, filter(None, inputs)))
     for path in (path for path in outputs if path is not None):
         place = os.path.realpath(path)
         if place in taken:

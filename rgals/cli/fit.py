@@ -103,6 +103,7 @@ def run_fit(args: argparse.Namespace) -> None:
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     # Before DATA is read, which may take minutes.
     model._check({"checkpoint": checkpoint, "user_features": args.user_features})
+    features = _features(args)
     data = shared.read_data(args, stores=True)
     has_split = getattr(data, "split", None) is not None
     train, validation, held_out = data.replace(split=None) if has_split else data, None, None
@@ -117,7 +118,7 @@ def run_fit(args: argparse.Namespace) -> None:
     users, items = data.shape
     shared.tell(args, f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
-    model.fit(train, validation=validation, checkpoint=checkpoint, **_features(args))
+    model.fit(train, validation=validation, checkpoint=checkpoint, **features)
     seconds = time.perf_counter() - started
     if held_out is not None:
         held_out.save(args.held_out)
@@ -177,12 +178,13 @@ def run_tune(args: argparse.Namespace) -> None:
         ends = tuple(map(shared.value_of, value.split(":")))  # of a range, where there are two
         space[name] = ends if ":" in value else _values(value)
     losses = [args.loss] if ":" in args.loss else [name.strip() for name in args.loss.split(",")]
+    features = _features(args)
     X = data = shared.read_data(args)
     if "protocol" not in how and data.split is not None:
         X, how["validation"] = shared.marked_parts(data)
         shared.tell(args, f"{args.data} comes with a split: its test part is left alone")
     how["search"] = Search(**parameters(args, Search))
-    found = tune([shared.parse_loss(text) for text in losses], X, space, **how, **_features(args))
+    found = tune([shared.parse_loss(text) for text in losses], X, space, **how, **features)
     found.model.save(args.output)
     print(found.table(args.show))
     test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"

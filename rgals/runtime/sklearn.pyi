@@ -1,4 +1,4 @@
-# Without types of scikit-learn mypy would accept any parameter and any method of the estimators. Pylance brings
+# Without types of scikit-learn mypy would accept any parameter and any method of the estimators. Pylance has
 # such types, by whose functions estimators are taken if they have the bases named there.
 MYPY = False  # mypy takes it as true
 if MYPY:

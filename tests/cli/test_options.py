@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import RGALS, Checkpoint, Positions, __version__
+from rgals import RGALS, Checkpoint, InputError, Positions, __version__
 from rgals.baselines import Popularity
 from rgals.cli import _shared, compare, demo, fit, main, saved
 from rgals.compare import Effort
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.metrics import evaluate
 from rgals.model_selection import Protocol, split_interactions
+from rgals.scoring import recommend_all
 
 FAST = ("--K", "2", "--n-iter", "1", "--seed", "0")
 MODEL = {"K": 2, "n_iter": 1, "random_state": 0}
@@ -259,17 +260,50 @@ def test_text_ids_are_those_of_a_parquet_table_of_features_too(tmp_path, call):
     ("options", "said"),
     [
         ([], "is a folder; give the name of a file"),
-        (["-o", "m.npz", "--user-features", ""], "No such file"),
-        (["-o", "m.npz", "--item-features", ""], "No such file"),
+        (["-o", "m.npz", "--user-features", ""], "an empty name: No such file"),
+        (["-o", "m.npz", "--item-features", ""], "an empty name: No such file"),
         (["-o", "m.npz", "--hold-out", "0.2", "--held-out", ""], "held_out=''"),
     ],
 )
 def test_a_name_that_is_empty_is_no_name_left_out(options, said, tmp_path, call, monkeypatch):
     """A variable of the shell that is not set: features were left out, and a fit ended at its last step."""
     monkeypatch.chdir(tmp_path)
+    if said.startswith("an empty name"):
+        pytest.importorskip("pandas")
     found = call("fit in/data.npz", *(options or ["-o", ""]), *FAST, code=1).err
-    assert said in found and ("interactions to fit" in found) == (said == "No such file")
+    assert said in found and "interactions to fit" not in found
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="needs /dev/fd")
+def test_a_pipe_is_refused_as_an_output_before_the_fit(call):
+    """`-o >(gzip)` of a shell: the fit ended at its last step."""
+    read, write = os.pipe()
+    try:
+        found = call(f"fit in/data.npz -o /dev/fd/{write}", *FAST, code=1).err
+        assert f"/dev/fd/{write} is no regular file" in found and "interactions to fit" not in found
+        with pytest.raises(InputError, match=f"/dev/fd/{write} exists and is not a file"):
+            recommend_all(RGALS(**MODEL).fit(make_implicit(20, 10)), f"/dev/fd/{write}", format="csv")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_text_ids_leave_other_columns_of_features_as_they_are(ending, tmp_path, call):
+    """`product_id` is an item by its name, and beside `item` a feature: of parquet it was made text."""
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    ids = [f"i{k}" for k in range(30)]
+    rows = [f"u{k % 9},{ids[k % 30]}" for k in range(90)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item", *rows]), encoding="utf-8")
+    for other in ([k // 2 for k in range(30)], [k / 7 for k in range(30)]):
+        table = pandas.DataFrame({"item": ids, "product_id": other})
+        name = str(tmp_path / f"kinds.{ending}")
+        table.to_csv(name, index=False) if ending == "csv" else table.to_parquet(name)
+        call("fit out/log.csv -o out/m.npz -q --text-ids item", *FAST, "--item-features", name)
+        model = RGALS.load(tmp_path / "m.npz")
+        assert "1 of items" in model.info()["features"]  # a number, not a category for each
 
 
 def test_what_does_not_go_with_features_is_refused_before_the_data_are_read(call):

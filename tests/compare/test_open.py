@@ -1078,3 +1078,38 @@ def test_what_has_one_value_is_a_dot_in_the_legend():
     left = draw(compare(data, "popularity,softmax", K=4, seeds=1, effort=effort, verbose=0)).axes[0]
     shown = {line.get_label(): (line.get_linestyle(), line.get_marker()) for line in left.get_lines()}
     assert shown["Popularity"] == ("None", ".") and shown["Softmax, cosine (SGD)"][0] == "--"
+
+
+def test_users_of_validation_alone_are_cold_to_methods_of_factors_as_to_models(undrawn):
+    """They had lists of factors that no interaction had reached."""
+    pairs = make_implicit(60, 40, mean_interactions=12, random_state=0).matrix.tocoo()
+    part = np.random.default_rng(0).integers(0, 3, pairs.nnz)
+    part[(pairs.coords[0] < 20) & (part == 0)] = 1
+    rows = [(pairs.coords[0][part == k], pairs.coords[1][part == k]) for k in range(3)]
+    parts = [sp.csr_array((np.ones(len(at[0])), at), shape=pairs.shape) for at in rows]
+    given = Split(*parts)
+    assert np.sum((given.train.row_counts == 0) & (given.test.row_counts > 0)) > 10
+
+    def factors(train):
+        model = RGALS(4, n_iter=3, random_state=0).fit(train)
+        return model.user_factors_, model.item_factors_
+
+    result = compare(given, {"pair": factors, "model": RGALS(4, n_iter=3, random_state=0)}, **ONE)
+    pair, model = result.rows
+    assert pair.test["ndcg@10"] == pytest.approx(model.test["ndcg@10"], rel=1e-6)
+    assert model.test["ndcg@10"][0] > 0
+
+
+def test_a_curve_by_gradient_in_a_folder_is_of_its_own_objective(split, tmp_path, undrawn):
+    effort = Effort(max_trials=0, start={"rg2": {"alpha": 0.1, "reg": 0.01}}, objective_iterations=8)
+    how = {"K": 4, "seeds": 1, "effort": effort, "verbose": 0, "out": tmp_path}
+    assert any("gradient" in name for name in compare(split, "rg2", **how).objectives)
+    other = compare(split, {"rg2": RG2(item_exponent=-0.4)}, **how).objectives
+    assert other and not any("gradient" in name for name in other)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_core_draws_marked_parts_anew_without_a_warning():
+    data = make_implicit(100, 90, random_state=0)
+    marked = data.replace(split=(np.arange(data.nnz) % 5 == 0).astype(np.int8))
+    assert prepare(marked, core=3).test.nnz != prepare(marked).test.nnz

@@ -135,3 +135,5 @@ def test_info_says_which_features_a_model_has_and_what_their_regularisation_beca
     found = RGALS(K=4, random_state=0).fit(X, item_features=of_items).info()["features"]
     assert found.startswith("1,200 of items, feature_reg=") and "auto" not in found
     assert "features" not in RGALS(K=4, user_mean=True, random_state=0).fit(X).info()
+    model.partial_fit(interactions(40, 30, seed=5))
+    assert model.info()["features"] == "3 of users; 1,200 of items"  # the unit was the ridges of the fit

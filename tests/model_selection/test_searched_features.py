@@ -48,6 +48,21 @@ def test_the_figures_of_a_search_are_those_of_fits_with_the_features(told, sides
     np.testing.assert_array_equal(model.user_factors_, last.user_factors_)
 
 
+def test_float64_and_times_stay_in_searches_with_features(told):
+    """Values that float32 does not hold were rounded on the way, or gone, and their times were not."""
+    X, features = told
+    rng = np.random.default_rng(0)
+    valued = sp.csr_array(X, dtype=np.float64)
+    valued.data = np.where(rng.random(X.nnz) < 0.05, 1e-60, 1 + rng.random(X.nnz))
+    users, items = np.arange(X.shape[0]), np.arange(X.shape[1])
+    data = Interactions(valued, users, items, rng.integers(10**9, 10**9 + 10**7, X.nnz))
+    how = {"random_state": 0, "dtype": "float64"}
+    model = RGALSCV(K=8, budget=1, n_iter=4, n_splits=1, values="raw", **how).fit(data, **features)
+    assert -1 in model.cv_results_["level"] and model.seen_.nnz == X.nnz
+    last = RGALS(**{**model.best_params_, **how}).fit(data, **features)
+    np.testing.assert_array_equal(model.item_factors_, last.item_factors_)
+
+
 def test_items_with_features_alone_are_found_and_served(told, tmp_path):
     pd = pytest.importorskip("pandas")
     X, features = told

@@ -150,7 +150,7 @@ def split_for_tuning(
             raise InputError("no user has two interactions: nothing can be held out to tune on")
     final, later = sp.csr_array(train + held_out), list[Fold]()
     if protocol is None and X.timestamp is not None:
-        told = hidden = as_csr(X.timed, dtype=np.float32, dislikes=True)
+        told = hidden = as_csr(X.timed, dtype=train.dtype, dislikes=True)
         if validation is not None:
             hidden = judges
         elif hidden.times is not None:
