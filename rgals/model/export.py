@@ -11,8 +11,8 @@ from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
-from rgals.scoring import as_factors
-from rgals.scoring._tables import arrow_labels, check_model, lone_surrogate, pyarrow
+from rgals.scoring._tables import arrow_labels, lone_surrogate, pyarrow
+from rgals.scoring._topk import as_factors, check_model
 
 _PART = 1 << 14  # rows of a row group of parquet
 

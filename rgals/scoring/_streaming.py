@@ -25,7 +25,7 @@ from rgals.runtime.errors import InputError, ParameterError, hear, warn
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
-from rgals.scoring._topk import is_matrix
+from rgals.scoring._topk import check_model, is_matrix
 
 _OURS = b"rgals-recommendations-"  # first bytes of the scratch files of every version, and of no other file
 _MAGIC = _OURS + b"2\n"
@@ -185,7 +185,7 @@ class Task:
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
     ) -> None:
-        _tables.check_model(model, "; topk takes factors")
+        check_model(model, "; topk takes factors")
         if users is not None and X_new is not None:
             raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
         if new_ids is not None and X_new is None:

@@ -15,7 +15,7 @@ import numpy as np
 from rgals.datasets.ids import Parts, label_arrays
 from rgals.files.archive import write_member
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
@@ -27,13 +27,6 @@ SUFFIXES = {f".{kind}": kind for kind in FORMATS} | {".ndjson": "jsonl", ".pq": 
 #: One batch: labels of users (users,); ids of items and scores, (users, n).
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 Batches = Callable[[], Iterator[Batch]]  # a function, as npz iterates twice
-
-
-def check_model(model: Any, more: str = "") -> None:
-    """Raise for what is no model of rgals."""
-    if isinstance(model, type) or not hasattr(model, "_state"):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise InputTypeError(f"model is {what}: give a fitted model of rgals{more}")
 
 
 def choose_format(path: str | os.PathLike, given: str | None = None) -> str:

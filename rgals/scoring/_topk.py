@@ -62,6 +62,13 @@ def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
         _memory.require(needed, what, "lower n or ask for fewer lists at once")
 
 
+def check_model(model: Any, more: str = "") -> None:
+    """Raise for what is no model of rgals."""
+    if isinstance(model, type) or not hasattr(model, "_state"):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise InputTypeError(f"model is {what}: give a fitted model of rgals{more}")
+
+
 def as_factors(
     queries: Any, items: Any, names: tuple[str, str] = ("queries", "items")
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -165,7 +165,7 @@ def test_of_gradient_descent_the_rate_is_shown_that_ended_lowest():
         f"{start}{key} 0.03": {"objective": [2.0, 1.1, 1.6], "error": "", "lr": 0.03},
         f"{start}{key} 0.1": {"objective": [0.5], "error": "diverged", "lr": 0.1},
         f"{start}other 0.1": {"objective": [0.4], "error": "", "lr": 0.1},
-    }  # fmt: skip
+    }
     found = _objectives(records, [method], {"rg2": {"params": params}})
     gradient = "RG2 by gradient (Adam, lr=0.01)"
     assert list(found) == ["RG2 (ALS)", gradient] and found[gradient]["same_as"] == "RG2 (ALS)"
